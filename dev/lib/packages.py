@@ -1,0 +1,117 @@
+"""Debian packages, by group: which are missing, and installing them without starting daemons."""
+
+import os
+import shutil
+import subprocess
+from contextlib import contextmanager
+from pathlib import Path
+
+from devlib import Failure, locked, say
+
+# "a|b": either will do (b is what another vendor calls it); a is what gets installed.
+GROUPS = {
+    "kubernetes-build": [
+        "dpkg-dev", "make", "gcc", "libc6-dev", "golang-go", "jq", "rsync", "bash-completion",
+        "golang-github-modern-go-reflect2-dev", "ca-certificates",
+    ],
+    "tools": ["python3-pip", "ca-certificates"],
+    "cluster": [
+        "etcd-server", "containerd|containerd.io", "runc|containerd.io",
+        "containernetworking-plugins", "iptables", "iproute2", "conntrack", "socat", "ebtables",
+        "openssl", "busybox-static", "util-linux", "mount", "kmod", "procps", "ethtool",
+    ],
+    "image": [
+        "buildah", "runc|crun|containerd.io", "fuse-overlayfs", "docker-registry", "busybox-static",
+        "ca-certificates",
+    ],
+    "check": ["git", "make", "shellcheck", "gcc", "libc6-dev", "pkg-config"],
+}
+
+POLICY = Path("/usr/sbin/policy-rc.d")
+POLICY_MARK = "written by Gantry's dev/setup for one apt run"
+
+
+def missing(groups: list[str]) -> list[str]:
+    """The packages of these groups that are not installed, asked from dpkg (no network)."""
+    wanted = list(dict.fromkeys(p for group in groups for p in GROUPS[group]))
+    names = sorted({name for p in wanted for name in p.split("|")})
+    # dpkg-query exits 1 as soon as one name is unknown, and still prints the others.
+    answer = subprocess.run(
+        ["dpkg-query", "-W", "-f", "${Package} ${db:Status-Status}\n", *names],
+        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=False)
+    installed = {line.split()[0] for line in answer.stdout.splitlines()
+                 if line.endswith(" installed")}
+    return [p.split("|")[0] for p in wanted if not installed & set(p.split("|"))]
+
+
+def ensure(*groups: str) -> None:
+    """Install what is missing of these groups; does nothing, quickly, when nothing is."""
+    if not shutil.which("dpkg-query"):
+        raise Failure("dpkg-query is not here: Gantry's dev/ scripts set up Debian machines only; "
+                      "elsewhere, point KUBECONFIG at a cluster of your own")
+    if not missing(list(groups)):
+        return
+    lock = Path("/tmp") / f"gantry-setup.{os.getuid()}.lock"
+    with locked(lock, "waiting for another dev/setup", remove=True):
+        todo = missing(list(groups))
+        if todo:
+            _install(todo)
+
+
+def _install(todo: list[str]) -> None:
+    become_root = _become_root(todo)
+    say(f"installing Debian packages ({', '.join(todo)})")
+    environment = ["env", "DEBIAN_FRONTEND=noninteractive"]
+    # Another apt may be at work on the machine: wait for it instead of failing.
+    apt = [*become_root, *environment, "apt-get", "-q", "-y", "-o", "DPkg::Lock::Timeout=600",
+           "-o", "Acquire::Retries=3"]
+    with _no_daemons(become_root):
+        for command in (["update"], ["install", "--no-install-recommends", *todo]):
+            done = subprocess.run([*apt, *command], stdin=subprocess.DEVNULL, text=True, check=False,
+                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+            if done.returncode:
+                tail = "\n".join(done.stdout.splitlines()[-25:])
+                raise Failure(f"apt-get {command[0]} failed ({done.returncode}):\n{tail}")
+    left = missing_names(todo)
+    if left:
+        raise Failure(f"apt-get said it was done, but these are not installed: {', '.join(left)}")
+
+
+def missing_names(names: list[str]) -> list[str]:
+    """Those of the named packages that are not installed."""
+    GROUPS["_asked"] = names
+    try:
+        return missing(["_asked"])
+    finally:
+        del GROUPS["_asked"]
+
+
+def _become_root(todo: list[str]) -> list[str]:
+    if os.geteuid() == 0:
+        return []
+    if shutil.which("sudo"):
+        return ["sudo"]
+    raise Failure("these Debian packages are missing and only root can install them (there is no "
+                  f"sudo here): apt-get install {' '.join(todo)}")
+
+
+@contextmanager
+def _no_daemons(become_root: list[str]):
+    """Keep packages (etcd, containerd, docker-registry) from starting their daemons.
+
+    Debian asks /usr/sbin/policy-rc.d before a package starts a service: 101 means "do not". The
+    path is fixed, so it is there only for the time of the install. One that the machine already
+    has is its administrator's decision and stays; the daemons would be harmless anyway, since the
+    clusters use folders, sockets and a network of their own.
+    """
+    stale = POLICY.exists() and POLICY_MARK in POLICY.read_text(errors="replace")
+    if POLICY.exists() and not stale:
+        yield
+        return
+    script = f"#!/bin/sh\n# {POLICY_MARK}; can be deleted.\nexit 101\n"
+    subprocess.run([*become_root, "sh", "-c", f"cat >{POLICY} && chmod 755 {POLICY}"],
+                   input=script, text=True, check=True)
+    try:
+        yield
+    finally:
+        subprocess.run([*become_root, "rm", "-f", str(POLICY)], check=False)
