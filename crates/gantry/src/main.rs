@@ -1,0 +1,41 @@
+//! The `gantry` command: arguments, configuration and wiring; nothing else.
+
+mod crds;
+mod operator;
+
+use clap::{Parser, Subcommand};
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// Runs AI workloads on Kubernetes and keeps operators up to date on many clusters.
+#[derive(Parser)]
+#[command(name = "gantry", version, propagate_version = true)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run the controllers.
+    Operator(operator::Arguments),
+    /// Print or install the custom resource definitions.
+    Crds(crds::Arguments),
+}
+
+fn main() -> anyhow::Result<()> {
+    let arguments = Arguments::parse();
+    // Two crypto providers in one process would panic at the first handshake; name ours before anything connects.
+    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let result = runtime.block_on(async {
+        match arguments.command {
+            Command::Operator(arguments) => operator::run(arguments).await,
+            Command::Crds(arguments) => crds::run(arguments).await,
+        }
+    });
+    // A name lookup that hangs must not hold the process.
+    runtime.shutdown_timeout(std::time::Duration::from_secs(1));
+    result
+}

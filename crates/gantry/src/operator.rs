@@ -1,0 +1,123 @@
+//! `gantry operator`.
+
+use std::{net::SocketAddr, time::Duration};
+
+use anyhow::Context as _;
+use clap::{Args, ValueEnum};
+use gantry_kit::{Options, client, leader::LeaseOptions, metrics::Metrics, telemetry};
+use gantry_operator::{Settings, settings::Reach};
+use kube::Config;
+use tokio::signal::unix::{SignalKind, signal};
+
+#[derive(Args)]
+pub struct Arguments {
+    /// Look after this namespace only; repeat for more. All namespaces when absent.
+    #[arg(long = "watch-namespace", env = "GANTRY_WATCH_NAMESPACES", value_delimiter = ',', value_name = "NAMESPACE")]
+    watch_namespaces: Vec<String>,
+    /// The operator's own namespace, for its lease and the runtime registry [default: that of the kubeconfig or pod].
+    #[arg(long, env = "GANTRY_NAMESPACE")]
+    namespace: Option<String>,
+    /// Compete for a lease, so that of several replicas one acts.
+    #[arg(long, env = "GANTRY_LEADER_ELECT")]
+    leader_elect: bool,
+    /// How long a lease holds without renewal, in seconds.
+    #[arg(long, env = "GANTRY_LEASE_SECONDS", default_value_t = 15, value_parser = clap::value_parser!(u64).range(3..=300))]
+    lease_seconds: u64,
+    /// Name of this replica in the lease [default: host name and process].
+    #[arg(long, env = "GANTRY_POD_NAME")]
+    identity: Option<String>,
+    /// Where `/healthz`, `/readyz` and `/metrics` are served.
+    #[arg(long, env = "GANTRY_ADMIN_ADDRESS", default_value = "127.0.0.1:8081")]
+    admin_address: SocketAddr,
+    /// Objects of one kind that are worked on at the same time.
+    #[arg(long, env = "GANTRY_CONCURRENCY", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=256))]
+    concurrency: u16,
+    /// How running workloads are asked something: by their address, or through the API server.
+    #[arg(long, env = "GANTRY_REACH", value_enum, default_value_t = ReachArgument::Auto)]
+    reach: ReachArgument,
+    /// trace, debug, info, warn or error; `RUST_LOG` wins.
+    #[arg(long, env = "GANTRY_LOG_LEVEL", default_value = "info")]
+    log_level: String,
+    /// Log lines for people or for machines.
+    #[arg(long, env = "GANTRY_LOG_FORMAT", value_enum, default_value_t = LogFormat::Auto)]
+    log_format: LogFormat,
+    /// OTLP collector (gRPC) for traces of the operator itself.
+    #[arg(long, env = "OTEL_EXPORTER_OTLP_ENDPOINT")]
+    otlp_endpoint: Option<String>,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum ReachArgument {
+    /// direct in a pod, proxy elsewhere
+    Auto,
+    Direct,
+    Proxy,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum LogFormat {
+    /// text on a terminal, json elsewhere
+    Auto,
+    Json,
+    Text,
+}
+
+pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
+    let format = match arguments.log_format {
+        LogFormat::Auto => telemetry::Format::Auto,
+        LogFormat::Json => telemetry::Format::Json,
+        LogFormat::Text => telemetry::Format::Text,
+    };
+    let endpoint = arguments.otlp_endpoint.as_deref().filter(|endpoint| !endpoint.is_empty());
+    // The MCP library reports as errors what our probes treat as answers.
+    let level = format!("{},rmcp=off", arguments.log_level);
+    let _telemetry = telemetry::init("gantry-operator", &level, format, endpoint);
+    let in_pod = std::env::var_os("KUBERNETES_SERVICE_HOST").is_some();
+    let reach = match arguments.reach {
+        ReachArgument::Direct => Reach::Direct,
+        ReachArgument::Auto if in_pod => Reach::Direct,
+        ReachArgument::Auto | ReachArgument::Proxy => Reach::Proxy,
+    };
+    let config = Config::infer().await.context("no cluster: set KUBECONFIG, or run inside a pod")?;
+    let namespace = arguments.namespace.clone().unwrap_or_else(|| config.default_namespace.clone());
+    let settings = Settings::from_env(namespace.clone(), reach, |name| std::env::var(name).ok())
+        .map_err(anyhow::Error::msg)?;
+    let metrics = Metrics::default();
+    let client = client::build(config, &metrics)?;
+    let options = Options {
+        namespaces: arguments.watch_namespaces.iter().filter(|name| !name.is_empty()).cloned().collect(),
+        own_namespace: namespace.clone(),
+        concurrency: usize::from(arguments.concurrency),
+        lease: arguments.leader_elect.then(|| LeaseOptions {
+            namespace,
+            name: "gantry-operator".to_owned(),
+            identity: arguments.identity.clone().unwrap_or_else(identity),
+            duration: Duration::from_secs(arguments.lease_seconds),
+        }),
+        admin: Some(arguments.admin_address),
+        ..Options::default()
+    };
+    tracing::info!(version = env!("CARGO_PKG_VERSION"), namespaces = ?options.namespaces, "starting");
+    let manager = gantry_operator::manager(client, options, metrics, settings).await;
+    manager.run(stop_signal()).await?;
+    tracing::info!("stopped");
+    Ok(())
+}
+
+/// Unique also when two replicas share a host.
+fn identity() -> String {
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    format!("{}-{}", host.trim(), std::process::id())
+}
+
+async fn stop_signal() {
+    let (Ok(mut terminate), Ok(mut interrupt)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
+    else {
+        return std::future::pending().await;
+    };
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+    tracing::info!("asked to stop");
+}

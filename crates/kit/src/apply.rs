@@ -1,0 +1,216 @@
+//! Every write to children: server-side apply of a whole wish, then pruning of what is no longer wished for.
+//!
+//! A child that already matches costs nothing. A child that another controller owns is never touched.
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use kube::{
+    Api, Client,
+    api::{DeleteParams, Patch, PatchParams, Preconditions, PropagationPolicy},
+    core::{ApiResource, DynamicObject},
+};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use crate::{
+    child::Child,
+    client::Caller,
+    error::{Error, Result, code},
+    project::covers,
+    store::{Cached, ObjectKey, Store, controller_owner},
+    wish::{Owner, Wish, Wished, digest},
+};
+
+/// The caches of all child kinds, shared by all controllers, and the one way to write children.
+pub struct Children {
+    kinds: HashMap<String, ChildKind>,
+    caller: Caller,
+    /// Children that the server changes against our wish (an admission webhook, say): what was wished and what came
+    /// out. Without this memory the two would chase each other for ever.
+    overruled: Mutex<HashMap<(String, ObjectKey), (String, String)>>,
+}
+
+pub struct ChildKind {
+    pub resource: ApiResource,
+    pub store: Arc<Store<Child>>,
+}
+
+/// What the server returned for each wished-for object. Status is computed from this and nothing else.
+#[derive(Default)]
+pub struct Applied {
+    objects: Vec<(String, Arc<Child>)>,
+}
+
+impl Applied {
+    pub fn get<K: DeserializeOwned>(&self, kind: &str, name: &str) -> Result<Option<K>> {
+        let found = self.objects.iter().find(|(known, child)| known == kind && child.key().name == name);
+        found.map(|(_, child)| child.parse()).transpose()
+    }
+}
+
+impl Children {
+    pub fn new(caller: Caller, kinds: impl IntoIterator<Item = ApiResource>) -> Self {
+        let kinds = kinds
+            .into_iter()
+            .map(|resource| (id(&resource), ChildKind { resource, store: Arc::default() }))
+            .collect();
+        Self { kinds, caller, overruled: Mutex::default() }
+    }
+
+    pub fn kinds(&self) -> impl Iterator<Item = &ChildKind> {
+        self.kinds.values()
+    }
+
+    fn client(&self) -> Client {
+        self.caller.client()
+    }
+
+    /// Makes the cluster hold exactly this wish for `owner`.
+    pub async fn apply(&self, owner: &Owner, manager: &str, wish: Wish) -> Result<Applied> {
+        let wished = wish.seal(owner);
+        let mut applied = Applied::default();
+        for wished in &wished {
+            let child = self.apply_one(owner, manager, wished).await?;
+            applied.objects.push((wished.resource.kind.clone(), child));
+        }
+        self.prune(owner, &wished).await?;
+        Ok(applied)
+    }
+
+    async fn apply_one(&self, owner: &Owner, manager: &str, wished: &Wished) -> Result<Arc<Child>> {
+        let key = ObjectKey::new(owner.key.namespace.clone(), wished.name.clone());
+        let kind = self.kinds.get(&id(&wished.resource));
+        let cached = kind.and_then(|kind| kind.store.get(&key));
+        let api = Api::<DynamicObject>::namespaced_with(self.client(), &key.namespace, &wished.resource);
+        let what = format!("{} {}", wished.resource.kind, key.name);
+        let live = match cached {
+            Some(child) => Some(child),
+            // Not among ours: it may not exist, or belong to somebody else.
+            None => self
+                .caller
+                .read(format!("get {what}"), api.get_opt(&key.name))
+                .await?
+                .map(|object| Arc::new(Child::new(object))),
+        };
+        if let Some(live) = &live {
+            check_owner(owner, wished, live)?;
+            let json = live.json()?;
+            if covers(&json, &wished.body) || self.is_overruled(wished, &key, &json) {
+                return Ok(live.clone());
+            }
+        }
+        let params = PatchParams::apply(manager).force();
+        let patch = Patch::Apply(&wished.body);
+        let written = self.caller.write(format!("apply {what}"), api.patch(&key.name, &params, &patch)).await?;
+        let child = Arc::new(Child::new(written));
+        let json = child.json()?;
+        self.remember_if_overruled(wished, &key, &json);
+        if let Some(kind) = kind {
+            // The next visit sees our own write, also when it comes before the watch does.
+            kind.store.put(child.clone());
+        }
+        Ok(child)
+    }
+
+    async fn prune(&self, owner: &Owner, wished: &[Wished]) -> Result<()> {
+        let keep: HashSet<(String, &str)> =
+            wished.iter().map(|wished| (id(&wished.resource), wished.name.as_str())).collect();
+        for (id, kind) in &self.kinds {
+            for child in kind.store.owned_by(&owner.reference.uid) {
+                let key = child.key();
+                if keep.contains(&(id.clone(), key.name.as_str())) || child.is_being_deleted() {
+                    continue;
+                }
+                self.delete(kind, &child).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Deletes exactly this version of exactly this object: never a namesake that took its place.
+    async fn delete(&self, kind: &ChildKind, child: &Child) -> Result<()> {
+        let key = child.key();
+        let api = Api::<DynamicObject>::namespaced_with(self.client(), &key.namespace, &kind.resource);
+        let params = DeleteParams {
+            preconditions: Some(Preconditions {
+                uid: child.meta().uid.clone(),
+                resource_version: child.meta().resource_version.clone(),
+            }),
+            propagation_policy: Some(PropagationPolicy::Background),
+            ..DeleteParams::default()
+        };
+        let action = format!("delete {} {}", kind.resource.kind, key.name);
+        match self.caller.write(action, api.delete(&key.name, &params)).await {
+            Ok(_) => Ok(()),
+            Err(Error::Api { source, .. }) if code(&source) == Some(404) => {
+                kind.store.remove(child.meta());
+                Ok(())
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    fn is_overruled(&self, wished: &Wished, key: &ObjectKey, live: &Value) -> bool {
+        let overruled = self.overruled.lock().unwrap_or_else(PoisonError::into_inner);
+        overruled
+            .get(&(id(&wished.resource), key.clone()))
+            .is_some_and(|(wish, outcome)| *wish == digest(&wished.body) && *outcome == substance(live))
+    }
+
+    fn remember_if_overruled(&self, wished: &Wished, key: &ObjectKey, result: &Value) {
+        let mut overruled = self.overruled.lock().unwrap_or_else(PoisonError::into_inner);
+        let entry = (id(&wished.resource), key.clone());
+        if covers(result, &wished.body) {
+            overruled.remove(&entry);
+        } else {
+            tracing::warn!(kind = %wished.resource.kind, object = %key, "the server changed what was applied; leaving it so");
+            overruled.insert(entry, (digest(&wished.body), substance(result)));
+        }
+    }
+}
+
+fn check_owner(owner: &Owner, wished: &Wished, live: &Child) -> Result<()> {
+    let theirs = controller_owner(live.meta());
+    match theirs {
+        Some(theirs) if theirs.uid == owner.reference.uid => Ok(()),
+        Some(theirs) if theirs.kind == owner.reference.kind && theirs.name == owner.reference.name => {
+            Err(Error::Predecessor { kind: wished.resource.kind.clone(), name: wished.name.clone() })
+        }
+        None if may_adopt(owner, live) => Ok(()),
+        _ => Err(Error::NotOurs {
+            kind: wished.resource.kind.clone(),
+            name: wished.name.clone(),
+            owner: theirs
+                .map_or_else(|| "nobody we know".to_owned(), |theirs| format!("{} {}", theirs.kind, theirs.name)),
+            root: owner.key.name.clone(),
+        }),
+    }
+}
+
+fn may_adopt(owner: &Owner, live: &Child) -> bool {
+    live.json().is_ok_and(|json| {
+        json["metadata"]["annotations"][crate::ADOPT]
+            .as_str()
+            .is_some_and(|root| root == owner.key.name || root == owner.key.to_string())
+    })
+}
+
+/// What a person would call the content of an object: all but bookkeeping and status.
+fn substance(object: &Value) -> String {
+    let mut object = object.clone();
+    if let Some(map) = object.as_object_mut() {
+        map.remove("status");
+        let metadata = &map["metadata"];
+        let kept = json!({"labels": metadata["labels"], "annotations": metadata["annotations"]});
+        map.insert("metadata".to_owned(), kept);
+    }
+    digest(&object)
+}
+
+/// Kinds are told apart by group and plural; the version may differ from server to server.
+pub fn id(resource: &ApiResource) -> String {
+    format!("{}.{}", resource.plural, resource.group)
+}

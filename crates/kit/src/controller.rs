@@ -1,0 +1,110 @@
+//! What a kind has to supply, and what it is given.
+
+use std::{fmt::Debug, sync::Arc, time::Duration};
+
+use k8s_openapi::{NamespaceResourceScope, apimachinery::pkg::apis::meta::v1::Condition};
+use kube::Resource;
+use serde::{Serialize, de::DeserializeOwned};
+
+use crate::{
+    apis::Apis,
+    apply::{Applied, Children},
+    client::Caller,
+    conditions::{Progress, Verdict},
+    error::Result,
+    pods::{self, PodSummary},
+    queue::Queue,
+    references::References,
+    store::{ObjectKey, Store},
+    wish::{Owner, Wish},
+};
+
+/// One kind's controller. Everything but `reconcile` is naming.
+pub trait Controller: Send + Sync + 'static {
+    type Kind: Resource<DynamicType = (), Scope = NamespaceResourceScope>
+        + Clone
+        + Debug
+        + Serialize
+        + DeserializeOwned
+        + Send
+        + Sync;
+    type Status: Clone + Debug + Default + PartialEq + Serialize + Send + Sync;
+
+    /// Lower-case kind; field managers are `gantry-<NAME>` and `gantry-<NAME>-status`.
+    const NAME: &'static str;
+    /// Finalizers of the original operator that may still be on objects and hold nothing of ours.
+    const OBSOLETE_FINALIZERS: &'static [&'static str] = &[];
+
+    fn status(object: &Self::Kind) -> Option<&Self::Status>;
+
+    /// The parts of a status that the driver keeps.
+    fn common(status: &mut Self::Status) -> Common<'_>;
+
+    /// Derives phase and its like from the conditions; the last step before a status is written.
+    fn summarize(status: &mut Self::Status);
+
+    /// One look at one object. Level-triggered: it must not matter why it was called.
+    fn reconcile(
+        &self,
+        object: &Self::Kind,
+        context: &Context,
+    ) -> impl Future<Output = Result<Outcome<Self::Status>>> + Send;
+
+    /// The object is gone: drop what is remembered of it.
+    fn forget(&self, _key: &ObjectKey) {}
+}
+
+pub struct Common<'a> {
+    pub conditions: &'a mut Vec<Condition>,
+    pub observed_generation: &'a mut Option<i64>,
+}
+
+/// What a visit found out. Waiting and being invalid are outcomes, not errors.
+#[derive(Clone, Debug)]
+pub struct Outcome<S> {
+    /// All but conditions, observed generation and what `summarize` derives.
+    pub status: S,
+    pub ready: Verdict,
+    pub progress: Progress,
+    /// Further conditions of this kind; the same types on every visit.
+    pub also: Vec<(&'static str, Verdict)>,
+    /// A visit that nothing would wake.
+    pub again: Option<Duration>,
+}
+
+impl<S> Outcome<S> {
+    pub fn new(status: S, ready: Verdict, progress: Progress) -> Self {
+        Self { status, ready, progress, also: Vec::new(), again: None }
+    }
+
+    #[must_use]
+    pub fn with(mut self, condition: &'static str, verdict: Verdict) -> Self {
+        self.also.push((condition, verdict));
+        self
+    }
+}
+
+/// What a reconcile may use.
+pub struct Context {
+    pub caller: Caller,
+    pub children: Arc<Children>,
+    pub pods: Arc<Store<PodSummary>>,
+    pub references: Arc<References>,
+    pub apis: Arc<Apis>,
+    pub queue: Arc<Queue>,
+    pub field_manager: String,
+}
+
+impl Context {
+    /// Every write to children.
+    pub async fn apply<K: Resource<DynamicType = ()>>(&self, root: &K, wish: Wish) -> Result<Applied> {
+        self.children.apply(&Owner::of(root), &self.field_manager, wish).await
+    }
+
+    /// The pods of one root, newest first.
+    pub fn pods_of(&self, controller: &str, root: &ObjectKey) -> Vec<Arc<PodSummary>> {
+        let mut pods = self.pods.owned_by(&pods::index(controller, root));
+        pods.sort_by_key(|pod| std::cmp::Reverse(pod.created()));
+        pods
+    }
+}

@@ -1,0 +1,279 @@
+//! One visit of one object: everything around `reconcile` that is the same for all kinds.
+
+use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
+
+use futures::FutureExt;
+use k8s_openapi::{
+    apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta},
+    jiff::Timestamp,
+};
+use kube::{
+    Api, Resource, ResourceExt,
+    api::{Patch, PatchParams},
+    core::{ApiResource, DeserializeGuard, DynamicObject},
+    runtime::events::{Event, EventType, Recorder},
+};
+use serde_json::{Value, json};
+
+use crate::{
+    PAUSED,
+    backoff::Backoff,
+    conditions::{self, Progress, READY, Verdict},
+    controller::{Context, Controller, Outcome},
+    error::{Error, Result},
+    metrics::Metrics,
+    store::{ObjectKey, Store},
+};
+
+pub struct Driver<C: Controller> {
+    pub controller: C,
+    pub context: Context,
+    pub store: Arc<Store<DeserializeGuard<C::Kind>>>,
+    pub backoff: Backoff,
+    pub recorder: Recorder,
+    pub metrics: Metrics,
+    pub resync: Duration,
+}
+
+impl<C: Controller> Driver<C> {
+    /// Never fails: what goes wrong is told in status, events and metrics, and tried again.
+    pub async fn visit(&self, key: &ObjectKey) {
+        let started = std::time::Instant::now();
+        // A bug in one object's path must not take the worker, and with it all other objects, down.
+        let result = AssertUnwindSafe(self.visit_once(key)).catch_unwind().await;
+        let (again, error) = match result {
+            Ok(Ok(again)) => {
+                self.backoff.succeeded(key);
+                (again, None)
+            }
+            Ok(Err(error)) => {
+                tracing::warn!(kind = C::NAME, object = %key, reason = error.reason(), error = error.report(), "visit failed");
+                (Some(self.backoff.failed(key, error.retry())), Some(error.reason()))
+            }
+            Err(_) => {
+                tracing::error!(kind = C::NAME, object = %key, "visit panicked");
+                let retry = Error::NotLeader.retry();
+                (Some(self.backoff.failed(key, retry)), Some("Panicked"))
+            }
+        };
+        self.metrics.reconciled(C::NAME, error, started.elapsed());
+        if let Some(again) = again {
+            self.context.queue.add_after(key.clone(), again);
+        }
+    }
+
+    async fn visit_once(&self, key: &ObjectKey) -> Result<Option<Duration>> {
+        let Some(cached) = self.store.get(key) else {
+            self.controller.forget(key);
+            self.context.references.forget(C::NAME, key);
+            return Ok(None);
+        };
+        let object = match &cached.0 {
+            Ok(object) => object,
+            Err(invalid) => {
+                self.report_undecodable(&invalid.metadata, &invalid.error).await?;
+                return Ok(None);
+            }
+        };
+        if object.meta().deletion_timestamp.is_some() {
+            self.drop_obsolete_finalizers(object).await?;
+            return Ok(None);
+        }
+        if object.annotations().get(PAUSED).is_some_and(|paused| paused == "true") {
+            return Ok(None);
+        }
+        let outcome = self.controller.reconcile(object, &self.context).await;
+        let now = Timestamp::now();
+        let previous = C::status(object);
+        let (status, result) = match outcome {
+            Ok(outcome) => {
+                let again = outcome.again.unwrap_or(self.resync).min(self.resync);
+                (settle::<C>(previous, outcome, object.meta().generation, now), Ok(Some(again)))
+            }
+            // Another replica acts now, or another write came first: the next visit sees more than we know.
+            Err(error) if matches!(error.reason(), "NotLeader" | "Conflict") => return Err(error),
+            Err(error) => (fail::<C>(previous, &error, now), Err(error)),
+        };
+        if previous != Some(&status) {
+            let written = self.write_status(object, &status).await;
+            if result.is_ok() {
+                written?;
+            }
+            self.announce(object, previous.cloned(), status).await;
+        }
+        result
+    }
+
+    async fn write_status(&self, object: &C::Kind, status: &C::Status) -> Result<()> {
+        let name = object.name_any();
+        let api = Api::<C::Kind>::namespaced(
+            self.context.caller.client(),
+            &object.namespace().unwrap_or_default(),
+        );
+        let patch = status_patch::<C::Kind>(object.meta(), json!(status));
+        let params = PatchParams::apply(&format!("{}-status", self.context.field_manager)).force();
+        let action = format!("write the status of {} {name}", C::Kind::kind(&()));
+        let patch = Patch::Apply(patch);
+        let call = api.patch_status(&name, &params, &patch);
+        let mut written = self.context.caller.write(action, call).await?;
+        written.meta_mut().managed_fields = None;
+        // So that the next visit compares with what we wrote, also when the watch is slower.
+        self.store.put(DeserializeGuard(Ok(written)));
+        Ok(())
+    }
+
+    /// Events mark transitions of `Ready`, never repetitions.
+    async fn announce(&self, object: &C::Kind, previous: Option<C::Status>, mut status: C::Status) {
+        let before = previous.and_then(|mut status| {
+            conditions::find(C::common(&mut status).conditions, READY).cloned()
+        });
+        let Some(now) = conditions::find(C::common(&mut status).conditions, READY).cloned() else { return };
+        let stalled = conditions::is_true(C::common(&mut status).conditions, conditions::STALLED);
+        if before.is_some_and(|before| before.status == now.status && before.reason == now.reason) {
+            return;
+        }
+        let event = Event {
+            type_: if stalled { EventType::Warning } else { EventType::Normal },
+            reason: now.reason.clone(),
+            note: Some(crate::error::shorten(now.message.clone(), 1000)).filter(|note| !note.is_empty()),
+            action: "Reconcile".to_owned(),
+            secondary: None,
+        };
+        let about = object.object_ref(&());
+        let publish = self.recorder.publish(&event, &about);
+        if let Err(error) = self.context.caller.write("publish an event".to_owned(), publish).await {
+            tracing::debug!(error = error.report(), "event lost");
+        }
+    }
+
+    /// The stored object does not have the shape of its kind. Its status may not either, so it is read as it comes.
+    async fn report_undecodable(&self, meta: &ObjectMeta, why: &str) -> Result<()> {
+        let name = meta.name.clone().unwrap_or_default();
+        let namespace = meta.namespace.clone().unwrap_or_default();
+        let resource = ApiResource::erase::<C::Kind>(&());
+        let api = Api::<DynamicObject>::namespaced_with(self.context.caller.client(), &namespace, &resource);
+        let what = format!("{} {name}", resource.kind);
+        let Some(live) = self.context.caller.read(format!("get {what}"), api.get_opt(&name)).await? else {
+            return Ok(());
+        };
+        let known: Vec<Condition> =
+            serde_json::from_value(live.data["status"]["conditions"].clone()).unwrap_or_default();
+        let mut status = C::Status::default();
+        let ready = Verdict::no("InvalidSpec", format!("this object cannot be read: {why}"));
+        let generation = live.metadata.generation;
+        *C::common(&mut status).conditions =
+            conditions::merge(&known, all_verdicts(&ready, Progress::Stuck, Vec::new()), generation, Timestamp::now());
+        *C::common(&mut status).observed_generation = generation;
+        C::summarize(&mut status);
+        if known == *C::common(&mut status).conditions {
+            return Ok(());
+        }
+        let patch = status_patch::<C::Kind>(&live.metadata, json!(status));
+        let params = PatchParams::apply(&format!("{}-status", self.context.field_manager)).force();
+        let patch = Patch::Apply(patch);
+        let call = api.patch_status(&name, &params, &patch);
+        self.context.caller.write(format!("write the status of {what}"), call).await?;
+        Ok(())
+    }
+
+    /// Objects that an original operator left behind would otherwise never go away.
+    async fn drop_obsolete_finalizers(&self, object: &C::Kind) -> Result<()> {
+        let held = object.finalizers();
+        let kept: Vec<&String> =
+            held.iter().filter(|name| !C::OBSOLETE_FINALIZERS.contains(&name.as_str())).collect();
+        if kept.len() == held.len() {
+            return Ok(());
+        }
+        let name = object.name_any();
+        let api = Api::<C::Kind>::namespaced(
+            self.context.caller.client(),
+            &object.namespace().unwrap_or_default(),
+        );
+        let patch = Patch::Merge(json!({"metadata": {
+            "finalizers": kept, "resourceVersion": object.resource_version(), "uid": object.uid(),
+        }}));
+        let params = PatchParams::default();
+        let call = api.patch(&name, &params, &patch);
+        match self.context.caller.write(format!("release {} {name}", C::Kind::kind(&())), call).await {
+            Err(error) if error.is_not_found() => Ok(()),
+            answer => answer.map(|_| ()),
+        }
+    }
+}
+
+fn all_verdicts(
+    ready: &Verdict,
+    progress: Progress,
+    also: Vec<(&'static str, Verdict)>,
+) -> Vec<(&'static str, Verdict)> {
+    let mut verdicts = vec![(READY, ready.clone())];
+    verdicts.extend(progress.verdicts(ready));
+    verdicts.extend(also);
+    verdicts
+}
+
+/// The status after a visit that came to a conclusion about `generation`.
+pub fn settle<C: Controller>(
+    previous: Option<&C::Status>,
+    outcome: Outcome<C::Status>,
+    generation: Option<i64>,
+    now: Timestamp,
+) -> C::Status {
+    let known = previous.cloned().map(|mut status| C::common(&mut status).conditions.clone()).unwrap_or_default();
+    let mut status = outcome.status;
+    let verdicts = all_verdicts(&outcome.ready, outcome.progress, outcome.also);
+    let common = C::common(&mut status);
+    *common.conditions = conditions::merge(&known, verdicts, generation, now);
+    *common.observed_generation = generation;
+    C::summarize(&mut status);
+    status
+}
+
+/// The status after a visit that failed: what was known stays, the fault is told, the generation is not claimed.
+pub fn fail<C: Controller>(previous: Option<&C::Status>, error: &Error, now: Timestamp) -> C::Status {
+    let mut status = previous.cloned().unwrap_or_default();
+    let generation = *C::common(&mut status).observed_generation;
+    let known = C::common(&mut status).conditions.clone();
+    let fault = Verdict::no(error.reason(), error.report());
+    let (ready, progress) = if error.is_lasting() {
+        (fault, Progress::Stuck)
+    } else {
+        // A passing fault says nothing about what already runs.
+        let ready = conditions::find(&known, READY).map(as_verdict);
+        (ready.unwrap_or_else(|| Verdict::unknown(error.reason(), error.report())), Progress::Working)
+    };
+    let mut verdicts = all_verdicts(&ready, progress, Vec::new());
+    if progress == Progress::Working
+        && let Some((_, reconciling)) = verdicts.iter_mut().find(|(type_, _)| *type_ == conditions::RECONCILING)
+    {
+        *reconciling = Verdict::yes(error.reason(), error.report());
+    }
+    let mut merged = conditions::merge(&known, verdicts, generation, now);
+    for other in known {
+        if conditions::find(&merged, &other.type_).is_none() {
+            merged.push(other);
+        }
+    }
+    *C::common(&mut status).conditions = merged;
+    C::summarize(&mut status);
+    status
+}
+
+fn as_verdict(condition: &Condition) -> Verdict {
+    let truth = match condition.status.as_str() {
+        "True" => conditions::Truth::True,
+        "False" => conditions::Truth::False,
+        _ => conditions::Truth::Unknown,
+    };
+    Verdict::new(truth, condition.reason.clone(), condition.message.clone())
+}
+
+/// The uid makes the server refuse when the object was replaced by a namesake meanwhile.
+fn status_patch<K: Resource<DynamicType = ()>>(meta: &ObjectMeta, status: Value) -> Value {
+    json!({
+        "apiVersion": K::api_version(&()),
+        "kind": K::kind(&()),
+        "metadata": {"name": meta.name, "namespace": meta.namespace, "uid": meta.uid},
+        "status": status,
+    })
+}

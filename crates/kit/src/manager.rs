@@ -1,0 +1,505 @@
+//! Puts the parts together: watches that always run, workers that run while the lease is held, one shutdown for all.
+
+use std::{
+    collections::HashMap,
+    net::SocketAddr,
+    sync::{Arc, PoisonError, RwLock},
+    time::Duration,
+};
+
+use futures::future::BoxFuture;
+use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret};
+use kube::{
+    Api, Client, Resource,
+    core::{ApiResource, DeserializeGuard, DynamicObject, PartialObjectMeta},
+    runtime::{
+        events::{Recorder, Reporter},
+        watcher,
+    },
+};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    admin::{self, Readiness},
+    apis::Apis,
+    apply::{Children, id},
+    backoff::Backoff,
+    child::Child,
+    client::Caller,
+    controller::{Context, Controller},
+    driver::Driver,
+    error::Result,
+    leader::{Elector, Fence, LeaseOptions},
+    metrics::Metrics,
+    pods::PodSummary,
+    queue::Queue,
+    references::{References, Source},
+    store::{Cached, ObjectKey, Store, controller_owner},
+    watch::Watch,
+};
+
+/// Selects what we made; nothing else is ever cached.
+const OURS: &str = "app.kubernetes.io/managed-by=gantry";
+
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Namespaces to look after; all when empty.
+    pub namespaces: Vec<String>,
+    /// The operator's own namespace, whose ConfigMaps are followed in any case.
+    pub own_namespace: String,
+    /// Visits at the same time, for each kind.
+    pub concurrency: usize,
+    /// Every object is visited at least this often, in case a watch missed something.
+    pub resync: Duration,
+    /// No lease: this process is the only one.
+    pub lease: Option<LeaseOptions>,
+    pub admin: Option<SocketAddr>,
+    /// How long work under way may go on after a request to stop.
+    pub grace: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            namespaces: Vec::new(),
+            own_namespace: "default".to_owned(),
+            concurrency: 8,
+            resync: Duration::from_secs(600),
+            lease: None,
+            admin: None,
+            grace: Duration::from_secs(10),
+        }
+    }
+}
+
+/// A kind of child that the controllers make.
+#[derive(Clone, Debug)]
+pub struct ChildResource {
+    pub resource: ApiResource,
+    /// Name of the CRD that must exist before it can be watched.
+    pub needs_crd: Option<String>,
+}
+
+impl ChildResource {
+    pub fn of<K: Resource<DynamicType = ()>>() -> Self {
+        Self { resource: ApiResource::erase::<K>(&()), needs_crd: None }
+    }
+
+    pub fn optional(resource: ApiResource) -> Self {
+        let needs_crd = Some(format!("{}.{}", resource.plural, resource.group));
+        Self { resource, needs_crd }
+    }
+}
+
+/// The queues of all controllers, by name and by the kind they look after.
+#[derive(Default)]
+pub struct Wakers {
+    queues: RwLock<HashMap<String, (Arc<Queue>, &'static str)>>,
+}
+
+impl Wakers {
+    pub fn wake(&self, controller: &str, key: ObjectKey) {
+        let queues = self.queues.read().unwrap_or_else(PoisonError::into_inner);
+        if let Some((queue, _)) = queues.values().find(|(_, name)| *name == controller) {
+            queue.add(key);
+        }
+    }
+
+    fn wake_owner(&self, child: &Child) {
+        let Some(owner) = controller_owner(child.meta()) else { return };
+        let group = owner.api_version.split_once('/').map_or("", |(group, _)| group);
+        let queues = self.queues.read().unwrap_or_else(PoisonError::into_inner);
+        if let Some((queue, _)) = queues.get(&format!("{}.{group}", owner.kind)) {
+            queue.add(ObjectKey::new(child.key().namespace, owner.name.clone()));
+        }
+    }
+
+    fn register<C: Controller>(&self, queue: Arc<Queue>) {
+        let kind = format!("{}.{}", C::Kind::kind(&()), C::Kind::group(&()));
+        let mut queues = self.queues.write().unwrap_or_else(PoisonError::into_inner);
+        queues.insert(kind, (queue, C::NAME));
+    }
+}
+
+pub struct Manager {
+    client: Client,
+    options: Options,
+    fence: Fence,
+    elector: Option<Elector>,
+    metrics: Metrics,
+    readiness: Readiness,
+    children: Arc<Children>,
+    child_resources: Vec<ChildResource>,
+    pods: Arc<Store<PodSummary>>,
+    references: Arc<References>,
+    apis: Arc<Apis>,
+    wakers: Arc<Wakers>,
+    caller: Caller,
+    watches: Vec<BoxFuture<'static, ()>>,
+    /// Starts the workers of one controller; called each time the lease is gained.
+    workers: Vec<StartWorkers>,
+    everybody: Vec<Arc<dyn Fn() + Send + Sync>>,
+}
+
+type StartWorkers = Box<dyn Fn(&mut JoinSet<()>, &CancellationToken) + Send>;
+
+impl Manager {
+    pub fn new(client: Client, options: Options, metrics: Metrics, children: Vec<ChildResource>) -> Self {
+        let (elector, fence) = match options.lease.clone() {
+            Some(lease) => {
+                let (elector, fence) = Elector::new(client.clone(), lease, metrics.clone());
+                (Some(elector), fence)
+            }
+            None => (None, Fence::open()),
+        };
+        let caller = Caller::new(client.clone(), fence.clone());
+        let wakers = Arc::new(Wakers::default());
+        Self {
+            references: Arc::new(References::new(caller.clone(), wakers.clone())),
+            children: Arc::new(Children::new(
+                caller.clone(),
+                children.iter().map(|child| child.resource.clone()),
+            )),
+            child_resources: children,
+            pods: Arc::default(),
+            apis: Arc::default(),
+            readiness: Readiness::default(),
+            watches: Vec::new(),
+            workers: Vec::new(),
+            everybody: Vec::new(),
+            client,
+            options,
+            fence,
+            elector,
+            metrics,
+            wakers,
+            caller,
+        }
+    }
+
+    pub fn readiness(&self) -> Readiness {
+        self.readiness.clone()
+    }
+
+    pub fn metrics(&self) -> Metrics {
+        self.metrics.clone()
+    }
+
+    /// Adds a kind.
+    pub fn add<C: Controller>(&mut self, controller: C) {
+        let queue = Arc::new(Queue::default());
+        let store: Arc<Store<DeserializeGuard<C::Kind>>> = Arc::default();
+        self.wakers.register::<C>(queue.clone());
+        for namespace in self.scopes() {
+            let api = match &namespace {
+                Some(namespace) => Api::namespaced(self.client.clone(), namespace),
+                None => Api::all(self.client.clone()),
+            };
+            let watch = Watch {
+                api,
+                config: watcher::Config::default(),
+                keep: trim::<C::Kind>,
+                store: store.clone(),
+                kind: C::Kind::kind(&()).into_owned(),
+                gate: self.readiness.gate(gate_name(&format!("root {}", C::NAME), namespace.as_deref())),
+                metrics: self.metrics.clone(),
+                namespace,
+            };
+            let queue = queue.clone();
+            self.watches.push(Box::pin(async move {
+                watch.run(|object| queue.add(ObjectKey::of(Cached::meta(object.as_ref())))).await;
+            }));
+        }
+        let reporter = Reporter {
+            controller: "gantry".to_owned(),
+            instance: self.options.lease.as_ref().map(|lease| lease.identity.clone()),
+        };
+        let driver = Arc::new(Driver {
+            controller,
+            context: Context {
+                caller: self.caller.clone(),
+                children: self.children.clone(),
+                pods: self.pods.clone(),
+                references: self.references.clone(),
+                apis: self.apis.clone(),
+                queue: queue.clone(),
+                field_manager: format!("gantry-{}", C::NAME),
+            },
+            store: store.clone(),
+            backoff: Backoff::default(),
+            recorder: Recorder::new(self.client.clone(), reporter),
+            metrics: self.metrics.clone(),
+            resync: self.options.resync,
+        });
+        let wake_all = queue.clone();
+        self.everybody.push(Arc::new(move || store.keys().into_iter().for_each(|key| wake_all.add(key))));
+        let concurrency = self.options.concurrency.max(1);
+        let readiness = self.readiness.clone();
+        self.workers.push(Box::new(move |tasks, stop| {
+            for _ in 0..concurrency {
+                let (driver, queue, readiness) = (driver.clone(), queue.clone(), readiness.clone());
+                let stop = stop.clone();
+                tasks.spawn(async move {
+                    let own = format!("root {}", C::NAME);
+                    readiness.until_open(|gate| !gate.starts_with("root ") || gate.starts_with(&own)).await;
+                    work(&driver, &queue, &stop).await;
+                });
+            }
+        }));
+    }
+
+    /// Runs until `shutdown` resolves; then finishes what is under way and gives the lease back.
+    pub async fn run(mut self, shutdown: impl Future<Output = ()> + Send) -> Result<()> {
+        let mut background = JoinSet::new();
+        for watch in std::mem::take(&mut self.watches) {
+            background.spawn(watch);
+        }
+        self.watch_children(&mut background);
+        self.watch_pods(&mut background);
+        self.watch_references(&mut background);
+        if let Some(address) = self.options.admin {
+            let (readiness, metrics) = (self.readiness.clone(), self.metrics.clone());
+            background.spawn(async move {
+                if let Err(error) = admin::serve(address, readiness, metrics).await {
+                    tracing::error!(%address, %error, "cannot serve the admin port");
+                }
+            });
+        }
+        let stop_leading = CancellationToken::new();
+        let elector = self.elector.take().map(|elector| {
+            let stop = stop_leading.clone();
+            tokio::spawn(elector.run(async move { stop.cancelled().await }))
+        });
+        self.lead_until(shutdown).await;
+        stop_leading.cancel();
+        if let Some(elector) = elector {
+            let _ = elector.await;
+        }
+        background.shutdown().await;
+        Ok(())
+    }
+
+    async fn lead_until(&self, shutdown: impl Future<Output = ()> + Send) {
+        let mut shutdown = std::pin::pin!(shutdown);
+        loop {
+            tokio::select! {
+                () = &mut shutdown => return,
+                () = self.fence.gained() => {}
+            }
+            // What changed while another led is in the queues; what it was doing when it died need not be.
+            self.everybody.iter().for_each(|wake_all| wake_all());
+            let stop = CancellationToken::new();
+            let mut workers = JoinSet::new();
+            for start in &self.workers {
+                start(&mut workers, &stop);
+            }
+            tokio::select! {
+                () = &mut shutdown => {
+                    stop.cancel();
+                    let finish = async { while workers.join_next().await.is_some() {} };
+                    if tokio::time::timeout(self.options.grace, finish).await.is_err() {
+                        tracing::warn!("work still under way was cut off");
+                    }
+                    return;
+                }
+                // Dropping the workers drops their requests: nothing is written after the lease is gone.
+                () = self.fence.lost() => workers.shutdown().await,
+            }
+        }
+    }
+
+    fn watch_children(&self, tasks: &mut JoinSet<()>) {
+        let mut waiting: HashMap<String, Vec<BoxFuture<'static, ()>>> = HashMap::new();
+        for child in &self.child_resources {
+            let Some(kind) = self.children.kinds().find(|kind| id(&kind.resource) == id(&child.resource)) else {
+                continue;
+            };
+            for namespace in self.scopes() {
+                let api = match &namespace {
+                    Some(namespace) => {
+                        Api::<DynamicObject>::namespaced_with(self.client.clone(), namespace, &child.resource)
+                    }
+                    None => Api::all_with(self.client.clone(), &child.resource),
+                };
+                // An optional kind must not hold readiness up: it may never come.
+                let readiness =
+                    if child.needs_crd.is_some() { Readiness::default() } else { self.readiness.clone() };
+                let watch = Watch {
+                    api,
+                    config: watcher::Config::default()
+                        .labels(OURS)
+                        .page_size(200),
+                    keep: Child::new,
+                    store: kind.store.clone(),
+                    kind: child.resource.kind.clone(),
+                    gate: readiness.gate(gate_name(&child.resource.kind, namespace.as_deref())),
+                    metrics: self.metrics.clone(),
+                    namespace,
+                };
+                let wakers = self.wakers.clone();
+                let run = Box::pin(async move { watch.run(|child| wakers.wake_owner(child)).await });
+                match &child.needs_crd {
+                    None => {
+                        tasks.spawn(run);
+                    }
+                    Some(crd) => waiting.entry(crd.clone()).or_default().push(run),
+                }
+            }
+        }
+        self.watch_apis(tasks, waiting);
+    }
+
+    /// The pods behind our children, for the causes of trouble.
+    fn watch_pods(&self, tasks: &mut JoinSet<()>) {
+        for namespace in self.scopes() {
+            let watch = Watch {
+                api: scoped::<Pod>(&self.client, namespace.as_deref()),
+                config: watcher::Config::default().labels(OURS).page_size(200),
+                keep: PodSummary::new,
+                store: self.pods.clone(),
+                kind: "Pod".to_owned(),
+                gate: self.readiness.gate(gate_name("Pod", namespace.as_deref())),
+                metrics: self.metrics.clone(),
+                namespace,
+            };
+            let wakers = self.wakers.clone();
+            tasks.spawn(async move {
+                watch
+                    .run(|pod| {
+                        if let Some((controller, root)) = pod.root() {
+                            wakers.wake(controller, root);
+                        }
+                    })
+                    .await;
+            });
+        }
+    }
+
+    /// Follows the CRDs, starts the watches that wait for one, and wakes everybody when an optional API came or went.
+    fn watch_apis(
+        &self,
+        tasks: &mut JoinSet<()>,
+        mut waiting: HashMap<String, Vec<BoxFuture<'static, ()>>>,
+    ) {
+        let (sender, mut arrivals) = tokio::sync::mpsc::unbounded_channel::<String>();
+        let (apis, client) = (self.apis.clone(), self.client.clone());
+        let (gate, metrics) = (self.readiness.gate("CRDs"), self.metrics.clone());
+        let known: Vec<String> = waiting.keys().cloned().collect();
+        tasks.spawn(async move {
+            apis.watch(client, gate, metrics, |name| {
+                if known.iter().any(|known| known == name) {
+                    let _ = sender.send(name.to_owned());
+                }
+            })
+            .await;
+        });
+        let (apis, everybody) = (self.apis.clone(), self.everybody.clone());
+        tasks.spawn(async move {
+            let mut running = JoinSet::new();
+            while let Some(name) = arrivals.recv().await {
+                if apis.has(&name) {
+                    for watch in waiting.remove(&name).unwrap_or_default() {
+                        running.spawn(watch);
+                    }
+                }
+                everybody.iter().for_each(|wake_all| wake_all());
+            }
+        });
+    }
+
+    fn watch_references(&self, tasks: &mut JoinSet<()>) {
+        let name = |source: Source, namespace: &Option<String>| {
+            gate_name(&format!("referenced {source}s"), namespace.as_deref())
+        };
+        for namespace in self.scopes() {
+            tasks.spawn(self.references.clone().watch::<Secret>(
+                Source::Secret,
+                scoped::<PartialObjectMeta<Secret>>(&self.client, namespace.as_deref()),
+                namespace.clone(),
+                self.readiness.gate(name(Source::Secret, &namespace)),
+                self.metrics.clone(),
+            ));
+        }
+        let mut scopes = self.scopes();
+        let own = Some(self.options.own_namespace.clone());
+        if !self.options.namespaces.is_empty() && !scopes.contains(&own) {
+            scopes.push(own);
+        }
+        for namespace in scopes {
+            tasks.spawn(self.references.clone().watch::<ConfigMap>(
+                Source::ConfigMap,
+                scoped::<PartialObjectMeta<ConfigMap>>(&self.client, namespace.as_deref()),
+                namespace.clone(),
+                self.readiness.gate(name(Source::ConfigMap, &namespace)),
+                self.metrics.clone(),
+            ));
+        }
+    }
+
+    fn scopes(&self) -> Vec<Option<String>> {
+        if self.options.namespaces.is_empty() {
+            vec![None]
+        } else {
+            self.options.namespaces.iter().cloned().map(Some).collect()
+        }
+    }
+}
+
+async fn work<C: Controller>(driver: &Driver<C>, queue: &Arc<Queue>, stop: &CancellationToken) {
+    loop {
+        let key = tokio::select! {
+            biased;
+            () = stop.cancelled() => return,
+            key = queue.next() => key,
+        };
+        driver.metrics.queue_depth(C::NAME, queue.depth());
+        let visit = Visit { queue, key: &key, finished: false };
+        driver.visit(&key).await;
+        visit.finish();
+    }
+}
+
+/// Gives the object back to the queue also when the visit is dropped half-way.
+struct Visit<'a> {
+    queue: &'a Queue,
+    key: &'a ObjectKey,
+    finished: bool,
+}
+
+impl Visit<'_> {
+    fn finish(mut self) {
+        self.finished = true;
+    }
+}
+
+impl Drop for Visit<'_> {
+    fn drop(&mut self) {
+        if !self.finished {
+            self.queue.add(self.key.clone());
+        }
+        self.queue.done(self.key);
+    }
+}
+
+fn scoped<K>(client: &Client, namespace: Option<&str>) -> Api<K>
+where
+    K: Resource<Scope = k8s_openapi::NamespaceResourceScope, DynamicType = ()>,
+{
+    match namespace {
+        Some(namespace) => Api::namespaced(client.clone(), namespace),
+        None => Api::all(client.clone()),
+    }
+}
+
+fn gate_name(what: &str, namespace: Option<&str>) -> String {
+    namespace.map_or_else(|| what.to_owned(), |namespace| format!("{what} in {namespace}"))
+}
+
+fn trim<K: Resource>(mut object: DeserializeGuard<K>) -> DeserializeGuard<K> {
+    object.meta_mut().managed_fields = None;
+    if let Some(annotations) = &mut object.meta_mut().annotations {
+        annotations.remove("kubectl.kubernetes.io/last-applied-configuration");
+    }
+    object
+}

@@ -1,0 +1,126 @@
+//! The pods behind our children, kept as the few facts that explain trouble.
+
+use k8s_openapi::{
+    api::core::v1::{ContainerState, ContainerStatus, Pod},
+    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+    jiff::Timestamp,
+};
+
+use crate::store::{Cached, ObjectKey};
+
+/// On a pod: the controller that is responsible for it.
+pub const NAME_LABEL: &str = "app.kubernetes.io/name";
+/// On a pod: the root object that it belongs to.
+pub const INSTANCE_LABEL: &str = "app.kubernetes.io/instance";
+
+pub struct PodSummary {
+    meta: ObjectMeta,
+    controller: String,
+    instance: String,
+    pub ready: bool,
+    /// What the scheduler said, when it found no place.
+    pub unschedulable: Option<String>,
+    pub containers: Vec<ContainerSummary>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ContainerSummary {
+    pub name: String,
+    pub init: bool,
+    pub running: bool,
+    pub restarts: i32,
+    /// Reason and message of a container that waits.
+    pub waiting: Option<(String, String)>,
+    /// How it ended last: reason, exit code, message.
+    pub ended: Option<(String, i32, String)>,
+}
+
+/// What pods of one root are indexed by.
+pub fn index(controller: &str, root: &ObjectKey) -> String {
+    format!("{controller} {root}")
+}
+
+impl PodSummary {
+    pub fn new(pod: Pod) -> Self {
+        let label = |name: &str| {
+            pod.metadata.labels.as_ref().and_then(|labels| labels.get(name)).cloned().unwrap_or_default()
+        };
+        let status = pod.status.clone().unwrap_or_default();
+        let condition = |type_: &str| status.conditions.iter().flatten().find(|c| c.type_ == type_);
+        let unschedulable = condition("PodScheduled")
+            .filter(|condition| condition.status == "False")
+            .map(|condition| condition.message.clone().unwrap_or_default());
+        let containers = |statuses: &Option<Vec<ContainerStatus>>, init: bool| -> Vec<ContainerSummary> {
+            statuses.iter().flatten().map(|status| summarize(status, init)).collect()
+        };
+        let mut all = containers(&status.init_container_statuses, true);
+        all.extend(containers(&status.container_statuses, false));
+        Self {
+            controller: label(NAME_LABEL),
+            instance: label(INSTANCE_LABEL),
+            ready: condition("Ready").is_some_and(|condition| condition.status == "True"),
+            unschedulable,
+            containers: all,
+            meta: ObjectMeta {
+                name: pod.metadata.name,
+                namespace: pod.metadata.namespace,
+                uid: pod.metadata.uid,
+                resource_version: pod.metadata.resource_version,
+                creation_timestamp: pod.metadata.creation_timestamp,
+                deletion_timestamp: pod.metadata.deletion_timestamp,
+                ..ObjectMeta::default()
+            },
+        }
+    }
+
+    pub fn name(&self) -> &str {
+        self.meta.name.as_deref().unwrap_or_default()
+    }
+
+    pub fn created(&self) -> Option<Timestamp> {
+        self.meta.creation_timestamp.as_ref().map(|time| time.0)
+    }
+
+    pub fn is_being_deleted(&self) -> bool {
+        self.meta.deletion_timestamp.is_some()
+    }
+
+    pub(crate) fn root(&self) -> Option<(&str, ObjectKey)> {
+        let namespace = self.meta.namespace.clone()?;
+        (!self.instance.is_empty()).then(|| (self.controller.as_str(), ObjectKey::new(namespace, self.instance.clone())))
+    }
+}
+
+impl Cached for PodSummary {
+    fn meta(&self) -> &ObjectMeta {
+        &self.meta
+    }
+
+    fn owner(&self) -> Option<String> {
+        self.root().map(|(controller, root)| index(controller, &root))
+    }
+}
+
+fn summarize(status: &ContainerStatus, init: bool) -> ContainerSummary {
+    let state = status.state.clone().unwrap_or_default();
+    let ended = |state: &ContainerState| {
+        state.terminated.as_ref().map(|ended| {
+            (
+                ended.reason.clone().unwrap_or_default(),
+                ended.exit_code,
+                ended.message.clone().unwrap_or_default(),
+            )
+        })
+    };
+    ContainerSummary {
+        name: status.name.clone(),
+        init,
+        running: state.running.is_some(),
+        restarts: status.restart_count,
+        waiting: state
+            .waiting
+            .as_ref()
+            .map(|waiting| (waiting.reason.clone().unwrap_or_default(), waiting.message.clone().unwrap_or_default())),
+        ended: ended(&state).or_else(|| status.last_state.as_ref().and_then(ended)),
+    }
+}

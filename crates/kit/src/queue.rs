@@ -1,0 +1,196 @@
+//! The work queue of one controller.
+//!
+//! An object is in it at most once, is never worked on twice at the same time, and when it is asked for while being
+//! worked on it comes up again afterwards. Delays keep the earliest wish.
+
+use std::{
+    collections::{BTreeSet, HashMap, HashSet, VecDeque},
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
+
+use tokio::{sync::Notify, time::Instant};
+
+use crate::store::ObjectKey;
+
+#[derive(Default)]
+pub struct Queue {
+    inner: Mutex<Inner>,
+    changed: Notify,
+}
+
+#[derive(Default)]
+struct Inner {
+    ready: VecDeque<ObjectKey>,
+    /// In `ready`, or asked for while running.
+    wanted: HashSet<ObjectKey>,
+    running: HashSet<ObjectKey>,
+    delayed: BTreeSet<(Instant, ObjectKey)>,
+    due: HashMap<ObjectKey, Instant>,
+}
+
+impl Queue {
+    pub fn add(&self, key: ObjectKey) {
+        self.lock().want(key);
+        self.changed.notify_one();
+    }
+
+    /// Comes up after `delay`, or earlier if it was to come up earlier already.
+    pub fn add_after(&self, key: ObjectKey, delay: Duration) {
+        let due = Instant::now() + delay;
+        {
+            let mut inner = self.lock();
+            if inner.due.get(&key).is_some_and(|known| *known <= due) {
+                return;
+            }
+            inner.cancel_delay(&key);
+            inner.due.insert(key.clone(), due);
+            inner.delayed.insert((due, key));
+        }
+        self.changed.notify_one();
+    }
+
+    /// The next object to look at. Call [`Queue::done`] when finished with it.
+    pub async fn next(&self) -> ObjectKey {
+        loop {
+            let wait_until = {
+                let mut inner = self.lock();
+                inner.promote(Instant::now());
+                if let Some(key) = inner.ready.pop_front() {
+                    inner.wanted.remove(&key);
+                    inner.cancel_delay(&key);
+                    inner.running.insert(key.clone());
+                    if !inner.ready.is_empty() {
+                        self.changed.notify_one();
+                    }
+                    return key;
+                }
+                inner.delayed.first().map(|(due, _)| *due)
+            };
+            match wait_until {
+                Some(due) => tokio::select! {
+                    () = self.changed.notified() => {}
+                    () = tokio::time::sleep_until(due) => {}
+                },
+                None => self.changed.notified().await,
+            }
+        }
+    }
+
+    pub fn done(&self, key: &ObjectKey) {
+        {
+            let mut inner = self.lock();
+            inner.running.remove(key);
+            if inner.wanted.contains(key) {
+                inner.ready.push_back(key.clone());
+            }
+        }
+        self.changed.notify_one();
+    }
+
+    /// Work that is waiting: ready now, or being worked on and wanted again.
+    pub fn depth(&self) -> usize {
+        self.lock().wanted.len()
+    }
+
+    /// Nothing ready, nothing running. Delayed work does not count.
+    pub fn is_idle(&self) -> bool {
+        let inner = self.lock();
+        inner.wanted.is_empty() && inner.running.is_empty()
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Inner {
+    fn want(&mut self, key: ObjectKey) {
+        if self.wanted.insert(key.clone()) && !self.running.contains(&key) {
+            self.ready.push_back(key);
+        }
+    }
+
+    fn promote(&mut self, now: Instant) {
+        while let Some((due, _)) = self.delayed.first()
+            && *due <= now
+            && let Some((_, key)) = self.delayed.pop_first()
+        {
+            self.due.remove(&key);
+            self.want(key);
+        }
+    }
+
+    fn cancel_delay(&mut self, key: &ObjectKey) {
+        if let Some(due) = self.due.remove(key) {
+            self.delayed.remove(&(due, key.clone()));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(name: &str) -> ObjectKey {
+        ObjectKey::new("ns", name)
+    }
+
+    async fn soon(queue: &Queue) -> Option<ObjectKey> {
+        tokio::time::timeout(Duration::from_millis(1), queue.next()).await.ok()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_same_object_is_queued_once() {
+        let queue = Queue::default();
+        queue.add(key("a"));
+        queue.add(key("a"));
+        assert_eq!(queue.next().await, key("a"));
+        queue.done(&key("a"));
+        assert_eq!(soon(&queue).await, None);
+        assert!(queue.is_idle());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_asked_for_while_running_comes_again_but_not_in_parallel() {
+        let queue = Queue::default();
+        queue.add(key("a"));
+        queue.next().await;
+        queue.add(key("a"));
+        assert_eq!(soon(&queue).await, None, "still being worked on");
+        queue.done(&key("a"));
+        assert_eq!(soon(&queue).await, Some(key("a")));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn delays_keep_the_earliest_wish_and_end_with_a_visit() {
+        let queue = Queue::default();
+        queue.add_after(key("a"), Duration::from_secs(60));
+        queue.add_after(key("a"), Duration::from_secs(5));
+        queue.add_after(key("a"), Duration::from_secs(30));
+        let start = Instant::now();
+        assert_eq!(queue.next().await, key("a"));
+        assert_eq!(start.elapsed().as_secs(), 5);
+        queue.done(&key("a"));
+        let nothing = tokio::time::timeout(Duration::from_secs(120), queue.next()).await;
+        assert!(nothing.is_err(), "a visit clears the other wishes");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn every_worker_is_woken() {
+        let queue = std::sync::Arc::new(Queue::default());
+        let workers: Vec<_> = (0..4)
+            .map(|_| {
+                let queue = queue.clone();
+                tokio::spawn(async move { queue.next().await })
+            })
+            .collect();
+        tokio::task::yield_now().await;
+        for name in ["a", "b", "c", "d"] {
+            queue.add(key(name));
+        }
+        for worker in workers {
+            tokio::time::timeout(Duration::from_secs(1), worker).await.expect("woken").expect("joined");
+        }
+    }
+}

@@ -1,0 +1,283 @@
+//! Secrets and ConfigMaps that users' objects refer to.
+//!
+//! They are not ours, there may be tens of thousands of them, and only a few matter. So every one is watched by
+//! metadata only, nothing is kept of those nobody refers to, and those that matter are fetched once and again after
+//! they changed. Of a Secret only the digests of its values are kept.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
+    fmt,
+    pin::pin,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use futures::StreamExt;
+use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+use kube::{
+    Api, Resource,
+    core::PartialObjectMeta,
+    runtime::{WatchStreamExt, watcher},
+};
+
+use crate::{
+    admin::Gate,
+    client::Caller,
+    error::Result,
+    manager::Wakers,
+    metrics::Metrics,
+    store::{ObjectKey, version},
+    wish::digest_bytes,
+};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Source {
+    Secret,
+    ConfigMap,
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Secret => "Secret",
+            Self::ConfigMap => "ConfigMap",
+        })
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Reference {
+    pub source: Source,
+    pub key: ObjectKey,
+}
+
+/// What is known of a referenced object.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Resolved {
+    /// Digest of each value.
+    pub digests: BTreeMap<String, String>,
+    /// The values themselves, of a ConfigMap only.
+    pub data: BTreeMap<String, String>,
+}
+
+/// Which controller's object wants to know.
+type Dependent = (&'static str, ObjectKey);
+
+#[derive(Default)]
+struct Entry {
+    dependents: HashSet<Dependent>,
+    /// Outer: fetched. Inner: exists.
+    state: Option<Option<Arc<Resolved>>>,
+    /// Version that `state` was made from, or that the watch told of, whichever is newer.
+    version: u64,
+}
+
+#[derive(Default)]
+struct Index {
+    entries: HashMap<Reference, Entry>,
+    of: HashMap<Dependent, BTreeSet<Reference>>,
+}
+
+pub struct References {
+    caller: Caller,
+    wakers: Arc<Wakers>,
+    index: Mutex<Index>,
+}
+
+impl References {
+    pub fn new(caller: Caller, wakers: Arc<Wakers>) -> Self {
+        Self { caller, wakers, index: Mutex::default() }
+    }
+
+    /// One object that `key` of `controller` has to know before it can say what else it refers to.
+    pub async fn find(
+        &self,
+        controller: &'static str,
+        key: &ObjectKey,
+        reference: &Reference,
+    ) -> Result<Option<Arc<Resolved>>> {
+        let dependent = (controller, key.clone());
+        {
+            let mut index = self.lock();
+            index.of.entry(dependent.clone()).or_default().insert(reference.clone());
+            index.entries.entry(reference.clone()).or_default().dependents.insert(dependent);
+        }
+        self.known_or_fetched(reference).await
+    }
+
+    /// Everything `key` of `controller` refers to: the complete list, which replaces the one of the last visit.
+    /// From now on a change of any of them wakes it.
+    pub async fn resolve(
+        &self,
+        controller: &'static str,
+        key: &ObjectKey,
+        wanted: BTreeSet<Reference>,
+    ) -> Result<BTreeMap<Reference, Option<Arc<Resolved>>>> {
+        self.lock().depend(&(controller, key.clone()), &wanted);
+        let mut found = BTreeMap::new();
+        for reference in wanted {
+            let resolved = self.known_or_fetched(&reference).await?;
+            found.insert(reference, resolved);
+        }
+        Ok(found)
+    }
+
+    async fn known_or_fetched(&self, reference: &Reference) -> Result<Option<Arc<Resolved>>> {
+        let known = self.lock().entries.get(reference).and_then(|entry| entry.state.clone());
+        match known {
+            Some(resolved) => Ok(resolved),
+            None => self.fetch(reference).await,
+        }
+    }
+
+    /// The object is gone: nothing needs to wake it any more.
+    pub fn forget(&self, controller: &'static str, key: &ObjectKey) {
+        self.lock().depend(&(controller, key.clone()), &BTreeSet::new());
+    }
+
+    async fn fetch(&self, reference: &Reference) -> Result<Option<Arc<Resolved>>> {
+        let ObjectKey { namespace, name } = &reference.key;
+        let action = format!("get {} {}", reference.source, reference.key);
+        let (version, resolved) = match reference.source {
+            Source::Secret => {
+                let api = Api::<Secret>::namespaced(self.caller.client(), namespace);
+                let found = self.caller.read(action, api.get_opt(name)).await?;
+                (found.as_ref().map(|object| version(object.meta())), found.map(of_secret))
+            }
+            Source::ConfigMap => {
+                let api = Api::<ConfigMap>::namespaced(self.caller.client(), namespace);
+                let found = self.caller.read(action, api.get_opt(name)).await?;
+                (found.as_ref().map(|object| version(object.meta())), found.map(of_config_map))
+            }
+        };
+        let resolved = resolved.map(Arc::new);
+        let mut index = self.lock();
+        if let Some(entry) = index.entries.get_mut(reference) {
+            // The watch may have told of something newer while we were asking; then this answer is not kept.
+            match version {
+                Some(version) if version >= entry.version => {
+                    entry.version = version;
+                    entry.state = Some(resolved.clone());
+                }
+                None if entry.version == 0 => entry.state = Some(None),
+                _ => {}
+            }
+        }
+        Ok(resolved)
+    }
+
+    /// Watches one source in one namespace, or in all, for ever.
+    pub async fn watch<K>(
+        self: Arc<Self>,
+        source: Source,
+        api: Api<PartialObjectMeta<K>>,
+        namespace: Option<String>,
+        gate: Gate,
+        metrics: Metrics,
+    ) where
+        K: Resource<DynamicType = ()> + Clone + fmt::Debug + Send + 'static,
+    {
+        let config = watcher::Config::default();
+        let mut events = pin!(watcher(api, config).default_backoff());
+        let mut seen = HashSet::new();
+        while let Some(event) = events.next().await {
+            match event {
+                Ok(watcher::Event::Init) => seen.clear(),
+                Ok(watcher::Event::InitApply(object)) => {
+                    let reference = Reference { source, key: ObjectKey::of(object.meta()) };
+                    if self.changed(&reference, version(object.meta()), true) {
+                        seen.insert(reference);
+                    }
+                }
+                Ok(watcher::Event::InitDone) => {
+                    self.gone_except(source, namespace.as_deref(), &seen);
+                    gate.open();
+                }
+                Ok(watcher::Event::Apply(object)) => {
+                    let key = ObjectKey::of(object.meta());
+                    self.changed(&Reference { source, key }, version(object.meta()), true);
+                }
+                Ok(watcher::Event::Delete(object)) => {
+                    let key = ObjectKey::of(object.meta());
+                    self.changed(&Reference { source, key }, version(object.meta()), false);
+                }
+                Err(fault) => {
+                    metrics.watch_failed(&source.to_string(), "WatchFailed");
+                    gate.wait_for(format!("{source}s: {fault}"));
+                    tracing::warn!(kind = %source, error = %fault, "watch failed; retrying");
+                }
+            }
+        }
+    }
+
+    /// Takes note of an event; true when somebody refers to the object.
+    fn changed(&self, reference: &Reference, version: u64, exists: bool) -> bool {
+        let mut index = self.lock();
+        let Some(entry) = index.entries.get_mut(reference) else { return false };
+        let known = entry.version >= version && entry.state.as_ref().is_some_and(|state| state.is_some() == exists);
+        if !known {
+            entry.version = entry.version.max(version);
+            entry.state = if exists { None } else { Some(None) };
+            wake(&self.wakers, entry);
+        }
+        true
+    }
+
+    fn gone_except(&self, source: Source, namespace: Option<&str>, seen: &HashSet<Reference>) {
+        let mut index = self.lock();
+        for (reference, entry) in &mut index.entries {
+            let watched = reference.source == source
+                && namespace.is_none_or(|namespace| reference.key.namespace == namespace);
+            if watched && !seen.contains(reference) && entry.state.as_ref().is_some_and(Option::is_some) {
+                entry.state = None;
+                wake(&self.wakers, entry);
+            }
+        }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Index> {
+        self.index.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Index {
+    fn depend(&mut self, dependent: &Dependent, wanted: &BTreeSet<Reference>) {
+        let before = self.of.remove(dependent).unwrap_or_default();
+        for reference in before.difference(wanted) {
+            if let Some(entry) = self.entries.get_mut(reference) {
+                entry.dependents.remove(dependent);
+                if entry.dependents.is_empty() {
+                    self.entries.remove(reference);
+                }
+            }
+        }
+        for reference in wanted {
+            self.entries.entry(reference.clone()).or_default().dependents.insert(dependent.clone());
+        }
+        if !wanted.is_empty() {
+            self.of.insert(dependent.clone(), wanted.clone());
+        }
+    }
+}
+
+fn wake(wakers: &Wakers, entry: &Entry) {
+    for (controller, key) in &entry.dependents {
+        wakers.wake(controller, key.clone());
+    }
+}
+
+fn of_secret(secret: Secret) -> Resolved {
+    let digests = secret.data.unwrap_or_default();
+    Resolved {
+        digests: digests.into_iter().map(|(key, value)| (key, digest_bytes(&value.0))).collect(),
+        data: BTreeMap::new(),
+    }
+}
+
+fn of_config_map(map: ConfigMap) -> Resolved {
+    let data = map.data.unwrap_or_default();
+    let binary = map.binary_data.unwrap_or_default();
+    let mut digests: BTreeMap<String, String> =
+        data.iter().map(|(key, value)| (key.clone(), digest_bytes(value.as_bytes()))).collect();
+    digests.extend(binary.into_iter().map(|(key, value)| (key, digest_bytes(&value.0))));
+    Resolved { digests, data }
+}

@@ -1,0 +1,289 @@
+//! An in-memory picture of one kind, filled by a watch and read by reconciles.
+//!
+//! It differs from `kube`'s reflector store in four ways that we need: several watches (one a namespace) may fill one
+//! store, objects are indexed by their owner, a reconcile can put the server's answer to its own write in at once, and
+//! an older version never replaces a newer one.
+
+use std::{
+    collections::{BTreeSet, HashMap, HashSet, VecDeque},
+    fmt,
+    sync::{Arc, PoisonError, RwLock},
+};
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::{Resource, core::DeserializeGuard};
+
+/// Namespace and name: what a reconcile is asked to look at.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ObjectKey {
+    pub namespace: String,
+    pub name: String,
+}
+
+impl ObjectKey {
+    pub fn new(namespace: impl Into<String>, name: impl Into<String>) -> Self {
+        Self { namespace: namespace.into(), name: name.into() }
+    }
+
+    pub fn of(meta: &ObjectMeta) -> Self {
+        Self::new(meta.namespace.clone().unwrap_or_default(), meta.name.clone().unwrap_or_default())
+    }
+}
+
+impl fmt::Display for ObjectKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}
+
+/// What a store has to know of an object.
+pub trait Cached: Send + Sync + 'static {
+    fn meta(&self) -> &ObjectMeta;
+
+    /// What the object is indexed by: the uid of its controller owner, unless a kind has something better.
+    fn owner(&self) -> Option<String> {
+        controller_owner(self.meta()).map(|owner| owner.uid.clone())
+    }
+}
+
+impl<K: Resource + Send + Sync + 'static> Cached for DeserializeGuard<K> {
+    fn meta(&self) -> &ObjectMeta {
+        Resource::meta(self)
+    }
+}
+
+/// How many deleted objects are remembered, so that a late answer to a write cannot bring one back.
+const REMEMBERED_DELETIONS: usize = 4096;
+
+pub struct Store<T> {
+    inner: RwLock<Inner<T>>,
+}
+
+struct Inner<T> {
+    objects: HashMap<ObjectKey, Arc<T>>,
+    by_owner: HashMap<String, BTreeSet<ObjectKey>>,
+    deleted: HashSet<String>,
+    deleted_order: VecDeque<String>,
+}
+
+impl<T> Default for Store<T> {
+    fn default() -> Self {
+        Self {
+            inner: RwLock::new(Inner {
+                objects: HashMap::new(),
+                by_owner: HashMap::new(),
+                deleted: HashSet::new(),
+                deleted_order: VecDeque::new(),
+            }),
+        }
+    }
+}
+
+impl<T: Cached> Store<T> {
+    pub fn get(&self, key: &ObjectKey) -> Option<Arc<T>> {
+        self.read().objects.get(key).cloned()
+    }
+
+    /// Every object that is indexed by this owner.
+    pub fn owned_by(&self, uid: &str) -> Vec<Arc<T>> {
+        let inner = self.read();
+        let keys = inner.by_owner.get(uid);
+        keys.into_iter().flatten().filter_map(|key| inner.objects.get(key).cloned()).collect()
+    }
+
+    pub fn keys(&self) -> Vec<ObjectKey> {
+        self.read().objects.keys().cloned().collect()
+    }
+
+    pub fn len(&self) -> usize {
+        self.read().objects.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Takes an object in unless a newer version of it, or its deletion, is known already.
+    pub fn put(&self, object: impl Into<Arc<T>>) -> bool {
+        let object = object.into();
+        let key = ObjectKey::of(object.meta());
+        let uid = object.meta().uid.clone().unwrap_or_default();
+        let mut inner = self.write();
+        if inner.deleted.contains(&uid) {
+            return false;
+        }
+        if let Some(known) = inner.objects.get(&key) {
+            let same_object = known.meta().uid == object.meta().uid;
+            if same_object && version(known.meta()) >= version(object.meta()) {
+                return false;
+            }
+        }
+        inner.unlink_owner(&key);
+        if let Some(owner) = object.owner() {
+            inner.by_owner.entry(owner).or_default().insert(key.clone());
+        }
+        inner.objects.insert(key, object);
+        true
+    }
+
+    /// Forgets an object; a newer one of the same name stays.
+    pub fn remove(&self, meta: &ObjectMeta) -> Option<Arc<T>> {
+        let key = ObjectKey::of(meta);
+        let mut inner = self.write();
+        if let Some(uid) = &meta.uid {
+            inner.remember_deletion(uid.clone());
+        }
+        let known = inner.objects.get(&key)?;
+        if known.meta().uid != meta.uid {
+            return None;
+        }
+        inner.unlink_owner(&key);
+        inner.objects.remove(&key)
+    }
+
+    /// After a fresh list of `namespace` (all of them when `None`): forgets what the list did not hold.
+    /// `newest` is the highest version in that list; an object written after it is kept.
+    pub fn retain(&self, namespace: Option<&str>, seen: &HashSet<ObjectKey>, newest: u64) -> Vec<Arc<T>> {
+        let mut inner = self.write();
+        let gone: Vec<ObjectKey> = inner
+            .objects
+            .iter()
+            .filter(|(key, object)| {
+                namespace.is_none_or(|namespace| key.namespace == namespace)
+                    && !seen.contains(*key)
+                    && (newest == 0 || version(object.meta()) <= newest)
+            })
+            .map(|(key, _)| key.clone())
+            .collect();
+        gone.iter()
+            .filter_map(|key| {
+                inner.unlink_owner(key);
+                inner.objects.remove(key)
+            })
+            .collect()
+    }
+
+    fn read(&self) -> std::sync::RwLockReadGuard<'_, Inner<T>> {
+        self.inner.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> std::sync::RwLockWriteGuard<'_, Inner<T>> {
+        self.inner.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<T: Cached> Inner<T> {
+    fn unlink_owner(&mut self, key: &ObjectKey) {
+        let Some(owner) = self.objects.get(key).and_then(|object| object.owner()) else { return };
+        if let Some(keys) = self.by_owner.get_mut(&owner) {
+            keys.remove(key);
+            if keys.is_empty() {
+                self.by_owner.remove(&owner);
+            }
+        }
+    }
+
+    fn remember_deletion(&mut self, uid: String) {
+        if self.deleted.insert(uid.clone()) {
+            self.deleted_order.push_back(uid);
+        }
+        if self.deleted_order.len() > REMEMBERED_DELETIONS
+            && let Some(oldest) = self.deleted_order.pop_front()
+        {
+            self.deleted.remove(&oldest);
+        }
+    }
+}
+
+/// The resource version as a number; API servers hand out etcd revisions and later ones are greater.
+pub fn version(meta: &ObjectMeta) -> u64 {
+    meta.resource_version.as_deref().and_then(|version| version.parse().ok()).unwrap_or(0)
+}
+
+/// The one owner that controls this object.
+pub fn controller_owner(
+    meta: &ObjectMeta,
+) -> Option<&k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference> {
+    meta.owner_references.iter().flatten().find(|owner| owner.controller == Some(true))
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+
+    use super::*;
+
+    struct Thing(ObjectMeta);
+
+    impl Cached for Thing {
+        fn meta(&self) -> &ObjectMeta {
+            &self.0
+        }
+    }
+
+    fn thing(name: &str, uid: &str, version: u64, owner: Option<&str>) -> Thing {
+        Thing(ObjectMeta {
+            name: Some(name.into()),
+            namespace: Some("ns".into()),
+            uid: Some(uid.into()),
+            resource_version: Some(version.to_string()),
+            owner_references: owner.map(|uid| {
+                vec![OwnerReference { uid: uid.into(), controller: Some(true), ..OwnerReference::default() }]
+            }),
+            ..ObjectMeta::default()
+        })
+    }
+
+    #[test]
+    fn an_older_version_never_replaces_a_newer_one() {
+        let store = Store::default();
+        assert!(store.put(thing("a", "1", 10, None)));
+        assert!(!store.put(thing("a", "1", 9, None)));
+        assert!(!store.put(thing("a", "1", 10, None)), "the same version is no change");
+        assert!(store.put(thing("a", "1", 11, None)));
+    }
+
+    #[test]
+    fn a_late_answer_does_not_bring_a_deleted_object_back() {
+        let store = Store::default();
+        store.put(thing("a", "1", 10, None));
+        store.remove(&thing("a", "1", 12, None).0);
+        assert!(!store.put(thing("a", "1", 11, None)));
+        assert!(store.get(&ObjectKey::new("ns", "a")).is_none());
+        assert!(store.put(thing("a", "2", 13, None)), "a new object of that name is welcome");
+    }
+
+    #[test]
+    fn deleting_the_old_object_leaves_its_successor() {
+        let store = Store::default();
+        store.put(thing("a", "2", 20, None));
+        assert!(store.remove(&thing("a", "1", 10, None).0).is_none());
+        assert_eq!(store.len(), 1);
+    }
+
+    #[test]
+    fn owners_are_indexed_and_follow_changes() {
+        let store = Store::default();
+        store.put(thing("a", "1", 1, Some("o1")));
+        store.put(thing("b", "2", 2, Some("o1")));
+        assert_eq!(store.owned_by("o1").len(), 2);
+        store.put(thing("a", "1", 3, Some("o2")));
+        assert_eq!(store.owned_by("o1").len(), 1);
+        assert_eq!(store.owned_by("o2").len(), 1);
+        store.remove(&thing("b", "2", 4, None).0);
+        assert!(store.owned_by("o1").is_empty());
+    }
+
+    #[test]
+    fn a_fresh_list_forgets_what_it_lacks_but_not_what_is_newer() {
+        let store = Store::default();
+        store.put(thing("old", "1", 5, None));
+        store.put(thing("kept", "2", 6, None));
+        store.put(thing("written-since", "3", 50, None));
+        let seen = HashSet::from([ObjectKey::new("ns", "kept")]);
+        let gone = store.retain(None, &seen, 10);
+        assert_eq!(gone.len(), 1);
+        assert_eq!(gone[0].0.name.as_deref(), Some("old"));
+        assert!(store.retain(Some("other"), &HashSet::new(), 100).is_empty());
+    }
+}

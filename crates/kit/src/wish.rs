@@ -1,0 +1,161 @@
+//! The complete set of objects that one root wants to exist.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kube::{Resource, core::ApiResource};
+use serde::Serialize;
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+
+use crate::store::ObjectKey;
+
+/// Who the children belong to.
+#[derive(Clone, Debug)]
+pub struct Owner {
+    pub key: ObjectKey,
+    pub reference: OwnerReference,
+}
+
+impl Owner {
+    pub fn of<K: Resource<DynamicType = ()>>(root: &K) -> Self {
+        let meta = root.meta();
+        Self {
+            key: ObjectKey::of(meta),
+            reference: OwnerReference {
+                api_version: K::api_version(&()).into_owned(),
+                kind: K::kind(&()).into_owned(),
+                name: meta.name.clone().unwrap_or_default(),
+                uid: meta.uid.clone().unwrap_or_default(),
+                controller: Some(true),
+                block_owner_deletion: Some(true),
+            },
+        }
+    }
+}
+
+/// One wished-for object, in the form that is sent.
+#[derive(Clone, Debug)]
+pub struct Wished {
+    pub resource: ApiResource,
+    pub name: String,
+    pub body: Value,
+}
+
+/// Objects are applied in the order they were added: what others mount or refer to comes first.
+#[derive(Clone, Debug, Default)]
+pub struct Wish {
+    objects: Vec<Wished>,
+}
+
+impl Wish {
+    pub fn add<K: Resource<DynamicType = ()> + Serialize>(&mut self, object: &K) {
+        // Serialising our own builders' output to memory cannot fail.
+        let body = serde_json::to_value(object).unwrap_or_default();
+        self.add_json(ApiResource::erase::<K>(&()), body);
+    }
+
+    /// For kinds without a Rust type, such as Gateway API routes.
+    pub fn add_json(&mut self, resource: ApiResource, mut body: Value) {
+        let name = body["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+        body["apiVersion"] = json!(resource.api_version);
+        body["kind"] = json!(resource.kind);
+        drop_empty(&mut body);
+        self.objects.push(Wished { resource, name, body });
+    }
+
+    pub fn objects(&self) -> &[Wished] {
+        &self.objects
+    }
+
+    pub fn find(&self, kind: &str, name: &str) -> Option<&Value> {
+        let found = self.objects.iter().find(|wished| wished.resource.kind == kind && wished.name == name);
+        found.map(|wished| &wished.body)
+    }
+
+    /// Adds what every child carries: namespace, owner, our label, and the digest of the wish itself, by which a
+    /// later visit knows that a field was dropped from the wish.
+    pub(crate) fn seal(mut self, owner: &Owner) -> Vec<Wished> {
+        for wished in &mut self.objects {
+            let metadata = &mut wished.body["metadata"];
+            metadata["namespace"] = json!(owner.key.namespace);
+            metadata["ownerReferences"] = json!([owner.reference]);
+            metadata["labels"]["app.kubernetes.io/managed-by"] = json!(crate::MANAGED_BY);
+            let digest = digest(&wished.body);
+            wished.body["metadata"]["annotations"][crate::WISH] = json!(digest);
+        }
+        self.objects
+    }
+}
+
+/// Removes nulls and empty maps that typed builders leave behind: the server would prune them, and an apply that lists
+/// them would claim fields it does not set. `emptyDir: {}` and its like mean something and stay.
+fn drop_empty(value: &mut Value) {
+    match value {
+        Value::Object(map) => {
+            map.retain(|key, value| {
+                drop_empty(value);
+                let meaningful_when_empty = matches!(key.as_str(), "emptyDir" | "podSelector" | "matchLabels");
+                !(value.is_null()
+                    || (!meaningful_when_empty && value.as_object().is_some_and(serde_json::Map::is_empty)))
+            });
+        }
+        Value::Array(items) => items.iter_mut().for_each(drop_empty),
+        _ => {}
+    }
+}
+
+/// Sixteen hex digits of SHA-256 over the canonical (key-sorted) JSON.
+pub fn digest(value: &Value) -> String {
+    let bytes = serde_json::to_vec(value).unwrap_or_default();
+    digest_bytes(&bytes)
+}
+
+pub fn digest_bytes(bytes: &[u8]) -> String {
+    let hash = Sha256::digest(bytes);
+    hash.iter().take(8).fold(String::with_capacity(16), |mut text, byte| {
+        use std::fmt::Write;
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::core::v1::ConfigMap;
+
+    use super::*;
+
+    fn owner() -> Owner {
+        Owner {
+            key: ObjectKey::new("ns", "root"),
+            reference: OwnerReference { name: "root".into(), uid: "u".into(), ..OwnerReference::default() },
+        }
+    }
+
+    fn config_map(value: Option<&str>) -> ConfigMap {
+        serde_json::from_value(json!({
+            "metadata": {"name": "a"},
+            "data": value.map(|value| json!({"key": value})),
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn the_digest_tells_wishes_apart_also_when_a_field_is_dropped() {
+        let sealed = |value| {
+            let mut wish = Wish::default();
+            wish.add(&config_map(value));
+            let sealed = wish.seal(&owner());
+            sealed[0].body["metadata"]["annotations"][crate::WISH].as_str().unwrap().to_owned()
+        };
+        assert_eq!(sealed(Some("x")), sealed(Some("x")));
+        assert_ne!(sealed(Some("x")), sealed(Some("y")));
+        assert_ne!(sealed(Some("x")), sealed(None));
+    }
+
+    #[test]
+    fn empty_leaves_are_not_claimed_but_empty_dir_stays() {
+        let mut value = json!({"a": null, "b": {}, "c": {"d": {}}, "volumes": [{"name": "v", "emptyDir": {}}], "e": []});
+        drop_empty(&mut value);
+        assert_eq!(value, json!({"volumes": [{"name": "v", "emptyDir": {}}], "e": []}));
+    }
+}

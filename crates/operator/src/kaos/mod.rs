@@ -1,0 +1,3 @@
+//! Controllers of `kaos.tools/v1alpha1`.
+
+pub mod mcpserver;

@@ -1,0 +1,26 @@
+//! The controllers. Each kind is a folder of five files with the same names: see `ARCHITECTURE.md`.
+
+pub mod kaos;
+pub mod rbac;
+pub mod settings;
+pub mod workload;
+
+use gantry_kit::{Manager, Options, manager::ChildResource, metrics::Metrics};
+use k8s_openapi::api::{apps::v1::Deployment, core::v1::Service};
+use kube::Client;
+
+pub use settings::Settings;
+
+/// A manager with every controller in it, ready to run.
+pub async fn manager(client: Client, options: Options, metrics: Metrics, settings: Settings) -> Manager {
+    let autoscaler = workload::autoscaler::resource(&client).await;
+    let children = vec![
+        ChildResource::of::<Deployment>(),
+        ChildResource::of::<Service>(),
+        ChildResource { resource: autoscaler.clone(), needs_crd: None },
+        ChildResource::optional(workload::route::resource()),
+    ];
+    let mut manager = Manager::new(client.clone(), options, metrics, children);
+    manager.add(kaos::mcpserver::McpServers::new(client, settings, autoscaler));
+    manager
+}

@@ -1,0 +1,94 @@
+//! What the operator may do: the sum of what each controller declares beside its code.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::rbac::v1::PolicyRule;
+
+/// One declaration: a group, its resources, and the verbs on them.
+#[derive(Clone, Copy, Debug)]
+pub struct Rule {
+    pub group: &'static str,
+    pub resources: &'static [&'static str],
+    pub verbs: &'static [&'static str],
+}
+
+/// For objects that a controller owns and shapes.
+pub const OWN: &[&str] = &["get", "list", "watch", "create", "patch", "delete"];
+/// For objects that are only looked at.
+pub const READ: &[&str] = &["get", "list", "watch"];
+
+/// What the kit itself needs, whichever controllers run.
+const KIT: &[Rule] = &[
+    Rule { group: "", resources: &["configmaps", "pods", "secrets"], verbs: READ },
+    Rule { group: "events.k8s.io", resources: &["events"], verbs: &["create", "patch"] },
+];
+
+/// Cluster-wide also when the operator looks after a few namespaces only.
+const CLUSTER: &[Rule] =
+    &[Rule { group: "apiextensions.k8s.io", resources: &["customresourcedefinitions"], verbs: READ }];
+
+/// In the operator's own namespace only.
+const LEASE: &[Rule] =
+    &[Rule { group: "coordination.k8s.io", resources: &["leases"], verbs: &["get", "create", "update"] }];
+
+/// Rules for the namespaces that are looked after.
+pub fn namespaced() -> Vec<PolicyRule> {
+    merge([KIT, crate::kaos::mcpserver::RBAC])
+}
+
+pub fn cluster() -> Vec<PolicyRule> {
+    merge([CLUSTER])
+}
+
+pub fn own_namespace() -> Vec<PolicyRule> {
+    merge([LEASE])
+}
+
+/// One rule for each group and verb set, sorted, so that the generated file changes only when a declaration does.
+fn merge<const N: usize>(declared: [&[Rule]; N]) -> Vec<PolicyRule> {
+    let mut verbs: BTreeMap<(&str, &str), Vec<&str>> = BTreeMap::new();
+    for rule in declared.into_iter().flatten() {
+        for resource in rule.resources {
+            let known = verbs.entry((rule.group, resource)).or_default();
+            known.extend(rule.verbs.iter().filter(|verb| !known.contains(verb)).copied().collect::<Vec<_>>());
+        }
+    }
+    let mut rules: BTreeMap<(&str, Vec<&str>), Vec<&str>> = BTreeMap::new();
+    for ((group, resource), mut verbs) in verbs {
+        verbs.sort_unstable();
+        rules.entry((group, verbs)).or_default().push(resource);
+    }
+    let owned = |list: Vec<&str>| list.into_iter().map(ToOwned::to_owned).collect::<Vec<String>>();
+    rules
+        .into_iter()
+        .map(|((group, verbs), resources)| PolicyRule {
+            api_groups: Some(vec![group.to_owned()]),
+            resources: Some(owned(resources)),
+            verbs: owned(verbs),
+            ..PolicyRule::default()
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_granted_by_wildcard() {
+        for rule in [namespaced(), cluster(), own_namespace()].concat() {
+            let words = [rule.api_groups, rule.resources, Some(rule.verbs)].into_iter().flatten().flatten();
+            assert!(words.into_iter().all(|word| !word.contains('*')));
+        }
+    }
+
+    #[test]
+    fn secrets_are_only_read() {
+        let secrets: Vec<PolicyRule> = namespaced()
+            .into_iter()
+            .filter(|rule| rule.resources.iter().flatten().any(|resource| resource == "secrets"))
+            .collect();
+        assert_eq!(secrets.len(), 1);
+        assert_eq!(secrets[0].verbs, ["get", "list", "watch"]);
+    }
+}

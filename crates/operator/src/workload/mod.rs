@@ -1,0 +1,11 @@
+//! Pure pieces that several kinds build their children from. Nothing here does IO, except that `autoscaler` asks the
+//! server once which version it speaks.
+
+pub mod autoscaler;
+pub mod merge;
+pub mod names;
+pub mod pod;
+pub mod refs;
+pub mod rollout;
+pub mod route;
+pub mod telemetry;

@@ -1,0 +1,131 @@
+//! What a Deployment and its pods say about themselves, as one verdict.
+
+use std::sync::Arc;
+
+use gantry_crds::{common::DeploymentStatus, conditions::reasons};
+use gantry_kit::{
+    Progress, Verdict,
+    pods::{ContainerSummary, PodSummary},
+};
+use k8s_openapi::{
+    api::apps::v1::{Deployment, DeploymentCondition},
+    apimachinery::pkg::apis::meta::v1::{Condition, Time},
+    jiff::Timestamp,
+};
+
+/// Name of the init container that installs packages; its failures have a reason of their own.
+pub const INSTALLER: &str = "install";
+
+/// Ready and progress of a workload that is one Deployment.
+pub fn verdict(deployment: &Deployment, pods: &[Arc<PodSummary>]) -> (Verdict, Progress) {
+    let status = deployment.status.clone().unwrap_or_default();
+    let wanted = deployment.spec.replicas.unwrap_or(1);
+    let observed = status.observed_generation >= deployment.metadata.generation;
+    let updated = status.updated_replicas.unwrap_or(0);
+    let available = status.available_replicas.unwrap_or(0);
+    let total = status.replicas.unwrap_or(0);
+    if observed && updated >= wanted && available >= wanted && total <= wanted.max(updated) {
+        let ready = if wanted == 0 {
+            Verdict::no(reasons::SCALED_TO_ZERO, "no replicas are asked for: raise replicas to serve")
+        } else {
+            Verdict::yes(reasons::READY, format!("{available} of {wanted} pods are available"))
+        };
+        return (ready, Progress::Done);
+    }
+    if observed {
+        if let Some((reason, message)) = trouble(pods) {
+            return (Verdict::no(reason, message), Progress::Stuck);
+        }
+        if let Some(failure) = condition(deployment, "ReplicaFailure", "True") {
+            let message = failure.message.clone().unwrap_or_default();
+            let reason =
+                if message.contains("exceeded quota") { reasons::QUOTA_EXCEEDED } else { reasons::REJECTED };
+            return (Verdict::no(reason, format!("pods cannot be created: {message}")), Progress::Stuck);
+        }
+        if let Some(late) = condition(deployment, "Progressing", "False") {
+            let message = late.message.clone().unwrap_or_default();
+            return (Verdict::no(reasons::PROGRESS_DEADLINE_EXCEEDED, message), Progress::Stuck);
+        }
+    }
+    let installing = pods.iter().flat_map(|pod| &pod.containers).any(|c| c.init && c.name == INSTALLER && c.running);
+    let what = if installing { "installing the package; " } else { "" };
+    let message = format!("{what}{updated} of {wanted} pods are up to date, {available} available");
+    (Verdict::no(reasons::ROLLING_OUT, message), Progress::Working)
+}
+
+/// The cause that a person would look for, from the newest pod that has one.
+pub fn trouble(pods: &[Arc<PodSummary>]) -> Option<(&'static str, String)> {
+    pods.iter().filter(|pod| !pod.ready && !pod.is_being_deleted()).find_map(|pod| {
+        if let Some(why) = &pod.unschedulable {
+            return Some((reasons::UNSCHEDULABLE, format!("pod {} finds no node: {why}", pod.name())));
+        }
+        pod.containers.iter().find_map(|container| container_trouble(pod.name(), container))
+    })
+}
+
+fn container_trouble(pod: &str, container: &ContainerSummary) -> Option<(&'static str, String)> {
+    let name = &container.name;
+    if let Some((reason, message)) = &container.waiting {
+        match reason.as_str() {
+            "ErrImagePull" | "ImagePullBackOff" | "InvalidImageName" | "ErrImageNeverPull" => {
+                let message = format!("image of container {name} in pod {pod} cannot be pulled: {message}");
+                return Some((reasons::IMAGE_PULL_FAILED, message));
+            }
+            "CreateContainerConfigError" | "CreateContainerError" | "RunContainerError" => {
+                let message = format!("container {name} in pod {pod} cannot start: {message}");
+                return Some((reasons::CONTAINER_CONFIG, message));
+            }
+            _ => {}
+        }
+    }
+    let (ended, code, message) = container.ended.as_ref().filter(|(_, code, _)| *code != 0)?;
+    if container.running && container.restarts < 2 {
+        return None;
+    }
+    let words = last_words(message);
+    // No restart count here: a message that ticks would be a write at every restart.
+    let again = format!("container {name} in pod {pod} keeps ending with code {code}");
+    if ended == "OOMKilled" {
+        let message = format!("container {name} in pod {pod} ran out of memory: raise its memory limit");
+        return Some((reasons::OUT_OF_MEMORY, message));
+    }
+    if container.init && name == INSTALLER {
+        return Some((reasons::PACKAGE_INSTALL_FAILED, format!("the package could not be installed: {words}")));
+    }
+    Some((reasons::CRASH_LOOP, if words.is_empty() { again } else { format!("{again}: {words}") }))
+}
+
+/// The lines of a container's log that tell why it ended, without the counters and times that change at every restart.
+fn last_words(message: &str) -> String {
+    let lines: Vec<&str> = message.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    let errors: Vec<&str> = lines.iter().filter(|line| line.to_lowercase().contains("error")).copied().collect();
+    let telling = if errors.is_empty() { &lines } else { &errors };
+    let last: Vec<&str> = telling.iter().rev().take(3).rev().copied().collect();
+    gantry_kit::error::shorten(last.join(" · "), 600)
+}
+
+fn condition<'a>(deployment: &'a Deployment, type_: &str, status: &str) -> Option<&'a DeploymentCondition> {
+    deployment.status.as_ref()?.conditions.iter().flatten().find(|condition| {
+        condition.type_.as_deref() == Some(type_) && condition.status.as_deref() == Some(status)
+    })
+}
+
+/// The Deployment's report as our kinds carry it.
+pub fn report(deployment: &Deployment) -> DeploymentStatus {
+    let status = deployment.status.clone().unwrap_or_default();
+    let conditions = status.conditions.unwrap_or_default().into_iter().map(|condition| Condition {
+        type_: condition.type_.unwrap_or_default(),
+        status: condition.status.unwrap_or_default(),
+        reason: condition.reason.unwrap_or_default(),
+        message: condition.message.unwrap_or_default(),
+        last_transition_time: condition.last_transition_time.unwrap_or(Time(Timestamp::UNIX_EPOCH)),
+        observed_generation: None,
+    });
+    DeploymentStatus {
+        replicas: Some(status.replicas.unwrap_or(0)),
+        ready_replicas: Some(status.ready_replicas.unwrap_or(0)),
+        available_replicas: Some(status.available_replicas.unwrap_or(0)),
+        updated_replicas: Some(status.updated_replicas.unwrap_or(0)),
+        conditions: Some(conditions.collect()),
+    }
+}
