@@ -12,7 +12,12 @@ use tokio::signal::unix::{SignalKind, signal};
 #[derive(Args)]
 pub struct Arguments {
     /// Look after this namespace only; repeat for more. All namespaces when absent.
-    #[arg(long = "watch-namespace", env = "GANTRY_WATCH_NAMESPACES", value_delimiter = ',', value_name = "NAMESPACE")]
+    #[arg(
+        long = "watch-namespace",
+        env = "GANTRY_WATCH_NAMESPACES",
+        value_delimiter = ',',
+        value_name = "NAMESPACE"
+    )]
     watch_namespaces: Vec<String>,
     /// The operator's own namespace, for its lease and the runtime registry [default: that of the kubeconfig or pod].
     #[arg(long, env = "GANTRY_NAMESPACE")]
@@ -68,7 +73,10 @@ pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
         LogFormat::Json => telemetry::Format::Json,
         LogFormat::Text => telemetry::Format::Text,
     };
-    let endpoint = arguments.otlp_endpoint.as_deref().filter(|endpoint| !endpoint.is_empty());
+    let endpoint = arguments
+        .otlp_endpoint
+        .as_deref()
+        .filter(|endpoint| !endpoint.is_empty());
     // The MCP library reports as errors what our probes treat as answers.
     let level = format!("{},rmcp=off", arguments.log_level);
     let _telemetry = telemetry::init("gantry-operator", &level, format, endpoint);
@@ -78,14 +86,24 @@ pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
         ReachArgument::Auto if in_pod => Reach::Direct,
         ReachArgument::Auto | ReachArgument::Proxy => Reach::Proxy,
     };
-    let config = Config::infer().await.context("no cluster: set KUBECONFIG, or run inside a pod")?;
-    let namespace = arguments.namespace.clone().unwrap_or_else(|| config.default_namespace.clone());
+    let config = Config::infer()
+        .await
+        .context("no cluster: set KUBECONFIG, or run inside a pod")?;
+    let namespace = arguments
+        .namespace
+        .clone()
+        .unwrap_or_else(|| config.default_namespace.clone());
     let settings = Settings::from_env(namespace.clone(), reach, |name| std::env::var(name).ok())
         .map_err(anyhow::Error::msg)?;
     let metrics = Metrics::default();
     let client = client::build(config, &metrics)?;
     let options = Options {
-        namespaces: arguments.watch_namespaces.iter().filter(|name| !name.is_empty()).cloned().collect(),
+        namespaces: arguments
+            .watch_namespaces
+            .iter()
+            .filter(|name| !name.is_empty())
+            .cloned()
+            .collect(),
         own_namespace: namespace.clone(),
         concurrency: usize::from(arguments.concurrency),
         lease: arguments.leader_elect.then(|| LeaseOptions {
@@ -111,7 +129,8 @@ fn identity() -> String {
 }
 
 async fn stop_signal() {
-    let (Ok(mut terminate), Ok(mut interrupt)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
+    let (Ok(mut terminate), Ok(mut interrupt)) =
+        (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
     else {
         return std::future::pending().await;
     };

@@ -28,7 +28,10 @@ pub struct Gate {
 impl Readiness {
     /// A closed gate.
     pub fn gate(&self, name: impl Into<String>) -> Gate {
-        let gate = Gate { name: name.into(), readiness: self.clone() };
+        let gate = Gate {
+            name: name.into(),
+            readiness: self.clone(),
+        };
         gate.set(Some("starting".to_owned()));
         gate
     }
@@ -50,7 +53,10 @@ impl Readiness {
     /// What is still waited for; empty when ready.
     pub fn waiting(&self) -> Vec<String> {
         let gates = self.gates.lock().unwrap_or_else(PoisonError::into_inner);
-        gates.iter().filter_map(|(name, why)| why.as_ref().map(|why| format!("{name}: {why}"))).collect()
+        gates
+            .iter()
+            .filter_map(|(name, why)| why.as_ref().map(|why| format!("{name}: {why}")))
+            .collect()
     }
 }
 
@@ -63,14 +69,22 @@ impl Gate {
     /// Says what is waited for. A gate that was open stays open: a passing fault of one watch must not take a working
     /// operator out of service.
     pub fn wait_for(&self, what: String) {
-        let mut gates = self.readiness.gates.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut gates = self
+            .readiness
+            .gates
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         if let Some(Some(why)) = gates.get_mut(&self.name) {
             *why = what;
         }
     }
 
     fn set(&self, why: Option<String>) {
-        self.readiness.gates.lock().unwrap_or_else(PoisonError::into_inner).insert(self.name.clone(), why);
+        self.readiness
+            .gates
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert(self.name.clone(), why);
     }
 }
 
@@ -91,7 +105,10 @@ fn router(readiness: Readiness, metrics: Metrics) -> Router {
                 if waiting.is_empty() {
                     (StatusCode::OK, "ok\n".to_owned())
                 } else {
-                    (StatusCode::SERVICE_UNAVAILABLE, format!("waiting for:\n{}\n", waiting.join("\n")))
+                    (
+                        StatusCode::SERVICE_UNAVAILABLE,
+                        format!("waiting for:\n{}\n", waiting.join("\n")),
+                    )
                 }
             }),
         )

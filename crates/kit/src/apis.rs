@@ -25,7 +25,10 @@ pub struct Apis {
 impl Apis {
     /// `name` is that of the CRD, "httproutes.gateway.networking.k8s.io" for one.
     pub fn has(&self, name: &str) -> bool {
-        self.present.read().unwrap_or_else(PoisonError::into_inner).contains(name)
+        self.present
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .contains(name)
     }
 
     /// Follows the CRDs for ever; `changed` is told of each that came or went.
@@ -74,7 +77,13 @@ impl Apis {
 }
 
 /// The newest of `versions` of a built-in resource that the server has; the last one when it does not say.
-pub async fn newest(client: &Client, group: &str, versions: &[&str], kind: &str, plural: &str) -> ApiResource {
+pub async fn newest(
+    client: &Client,
+    group: &str,
+    versions: &[&str],
+    kind: &str,
+    plural: &str,
+) -> ApiResource {
     let resource = |version: &str| ApiResource {
         group: group.to_owned(),
         version: version.to_owned(),
@@ -83,9 +92,11 @@ pub async fn newest(client: &Client, group: &str, versions: &[&str], kind: &str,
         plural: plural.to_owned(),
     };
     for version in versions {
-        if client.list_api_group_resources(&format!("{group}/{version}")).await.is_ok_and(|list| {
-            list.resources.iter().any(|resource| resource.name == plural)
-        }) {
+        if client
+            .list_api_group_resources(&format!("{group}/{version}"))
+            .await
+            .is_ok_and(|list| list.resources.iter().any(|resource| resource.name == plural))
+        {
             return resource(version);
         }
     }

@@ -46,7 +46,10 @@ pub struct Applied {
 
 impl Applied {
     pub fn get<K: DeserializeOwned>(&self, kind: &str, name: &str) -> Result<Option<K>> {
-        let found = self.objects.iter().find(|(known, child)| known == kind && child.key().name == name);
+        let found = self
+            .objects
+            .iter()
+            .find(|(known, child)| known == kind && child.key().name == name);
         found.map(|(_, child)| child.parse()).transpose()
     }
 }
@@ -55,9 +58,21 @@ impl Children {
     pub fn new(caller: Caller, kinds: impl IntoIterator<Item = ApiResource>) -> Self {
         let kinds = kinds
             .into_iter()
-            .map(|resource| (id(&resource), ChildKind { resource, store: Arc::default() }))
+            .map(|resource| {
+                (
+                    id(&resource),
+                    ChildKind {
+                        resource,
+                        store: Arc::default(),
+                    },
+                )
+            })
             .collect();
-        Self { kinds, caller, overruled: Mutex::default() }
+        Self {
+            kinds,
+            caller,
+            overruled: Mutex::default(),
+        }
     }
 
     pub fn kinds(&self) -> impl Iterator<Item = &ChildKind> {
@@ -95,19 +110,26 @@ impl Children {
                 .await?
                 .map(|object| Arc::new(Child::new(object))),
         };
+        let mut body = None;
         if let Some(live) = &live {
             check_owner(owner, wished, live)?;
             let json = live.json()?;
-            if covers(&json, &wished.body) || self.is_overruled(wished, &key, &json) {
+            let wanted = wished.beside(&json);
+            if covers(&json, &wanted) || self.is_overruled(wished, &key, &json) {
                 return Ok(live.clone());
             }
+            body = Some(wanted);
         }
+        let body = body.as_ref().unwrap_or(&wished.body);
         let params = PatchParams::apply(manager).force();
-        let patch = Patch::Apply(&wished.body);
-        let written = self.caller.write(format!("apply {what}"), api.patch(&key.name, &params, &patch)).await?;
+        let patch = Patch::Apply(body);
+        let written = self
+            .caller
+            .write(format!("apply {what}"), api.patch(&key.name, &params, &patch))
+            .await?;
         let child = Arc::new(Child::new(written));
         let json = child.json()?;
-        self.remember_if_overruled(wished, &key, &json);
+        self.remember_if_overruled(wished, body, &key, &json);
         if let Some(kind) = kind {
             // The next visit sees our own write, also when it comes before the watch does.
             kind.store.put(child.clone());
@@ -116,8 +138,10 @@ impl Children {
     }
 
     async fn prune(&self, owner: &Owner, wished: &[Wished]) -> Result<()> {
-        let keep: HashSet<(String, &str)> =
-            wished.iter().map(|wished| (id(&wished.resource), wished.name.as_str())).collect();
+        let keep: HashSet<(String, &str)> = wished
+            .iter()
+            .map(|wished| (id(&wished.resource), wished.name.as_str()))
+            .collect();
         for (id, kind) in &self.kinds {
             for child in kind.store.owned_by(&owner.reference.uid) {
                 let key = child.key();
@@ -160,10 +184,10 @@ impl Children {
             .is_some_and(|(wish, outcome)| *wish == digest(&wished.body) && *outcome == substance(live))
     }
 
-    fn remember_if_overruled(&self, wished: &Wished, key: &ObjectKey, result: &Value) {
+    fn remember_if_overruled(&self, wished: &Wished, body: &Value, key: &ObjectKey, result: &Value) {
         let mut overruled = self.overruled.lock().unwrap_or_else(PoisonError::into_inner);
         let entry = (id(&wished.resource), key.clone());
-        if covers(result, &wished.body) {
+        if covers(result, body) {
             overruled.remove(&entry);
         } else {
             tracing::warn!(kind = %wished.resource.kind, object = %key, "the server changed what was applied; leaving it so");
@@ -177,14 +201,19 @@ fn check_owner(owner: &Owner, wished: &Wished, live: &Child) -> Result<()> {
     match theirs {
         Some(theirs) if theirs.uid == owner.reference.uid => Ok(()),
         Some(theirs) if theirs.kind == owner.reference.kind && theirs.name == owner.reference.name => {
-            Err(Error::Predecessor { kind: wished.resource.kind.clone(), name: wished.name.clone() })
+            Err(Error::Predecessor {
+                kind: wished.resource.kind.clone(),
+                name: wished.name.clone(),
+            })
         }
         None if may_adopt(owner, live) => Ok(()),
         _ => Err(Error::NotOurs {
             kind: wished.resource.kind.clone(),
             name: wished.name.clone(),
-            owner: theirs
-                .map_or_else(|| "nobody we know".to_owned(), |theirs| format!("{} {}", theirs.kind, theirs.name)),
+            owner: theirs.map_or_else(
+                || "nobody we know".to_owned(),
+                |theirs| format!("{} {}", theirs.kind, theirs.name),
+            ),
             root: owner.key.name.clone(),
         }),
     }

@@ -25,7 +25,10 @@ impl Backoff {
     }
 
     pub fn succeeded(&self, key: &ObjectKey) {
-        self.attempts.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
+        self.attempts
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .remove(key);
     }
 }
 
@@ -59,7 +62,10 @@ mod tests {
     fn grows_and_starts_over_after_success() {
         let backoff = Backoff::default();
         let key = ObjectKey::new("ns", "a");
-        let retry = Retry { first: Duration::from_secs(1), most: Duration::from_secs(300) };
+        let retry = Retry {
+            first: Duration::from_secs(1),
+            most: Duration::from_secs(300),
+        };
         let first = backoff.failed(&key, retry);
         let third = {
             backoff.failed(&key, retry);
@@ -72,9 +78,13 @@ mod tests {
 
     #[test]
     fn spreads_objects_apart() {
-        let retry = Retry { first: Duration::from_secs(10), most: Duration::from_secs(300) };
-        let delays: std::collections::HashSet<_> =
-            (0..50).map(|n| delay(&ObjectKey::new("ns", n.to_string()), 0, retry)).collect();
+        let retry = Retry {
+            first: Duration::from_secs(10),
+            most: Duration::from_secs(300),
+        };
+        let delays: std::collections::HashSet<_> = (0..50)
+            .map(|n| delay(&ObjectKey::new("ns", n.to_string()), 0, retry))
+            .collect();
         assert!(delays.len() > 25);
     }
 }

@@ -51,8 +51,10 @@ impl Child {
     }
 
     pub fn parse<K: DeserializeOwned>(&self) -> Result<K> {
-        serde_json::from_slice(&self.body)
-            .map_err(|source| Error::Decode { what: format!("cached object {}", self.key()), source })
+        serde_json::from_slice(&self.body).map_err(|source| Error::Decode {
+            what: format!("cached object {}", self.key()),
+            source,
+        })
     }
 }
 

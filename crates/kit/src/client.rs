@@ -29,7 +29,11 @@ pub fn build(mut config: Config, metrics: &Metrics) -> Result<Client> {
     config.connect_timeout = Some(Duration::from_secs(5));
     let builder =
         ClientBuilder::try_from(config).map_err(|source| Error::api("build the API client", source))?;
-    Ok(builder.with_layer(&Counted { metrics: metrics.clone() }).build())
+    Ok(builder
+        .with_layer(&Counted {
+            metrics: metrics.clone(),
+        })
+        .build())
 }
 
 /// Bounds and names each call; refuses writes without the lease.
@@ -55,7 +59,10 @@ impl Caller {
     ) -> Result<T> {
         match tokio::time::timeout(DEADLINE, call).await {
             Ok(answer) => answer.map_err(|source| Error::api(action, source)),
-            Err(_) => Err(Error::Timeout { action, after: DEADLINE }),
+            Err(_) => Err(Error::Timeout {
+                action,
+                after: DEADLINE,
+            }),
         }
     }
 
@@ -84,7 +91,10 @@ impl<S> Layer<S> for Counted {
     type Service = CountedService<S>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        CountedService { inner, metrics: self.metrics.clone() }
+        CountedService {
+            inner,
+            metrics: self.metrics.clone(),
+        }
     }
 }
 
@@ -113,7 +123,10 @@ where
         let answer = self.inner.call(request);
         Box::pin(async move {
             let answer = answer.await;
-            metrics.api_request(method.as_str(), answer.as_ref().ok().map(|answer| answer.status().as_u16()));
+            metrics.api_request(
+                method.as_str(),
+                answer.as_ref().ok().map(|answer| answer.status().as_u16()),
+            );
             answer
         })
     }

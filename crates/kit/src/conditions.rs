@@ -33,7 +33,11 @@ pub struct Verdict {
 
 impl Verdict {
     pub fn new(truth: Truth, reason: impl Into<String>, message: impl Into<String>) -> Self {
-        Self { truth, reason: reason.into(), message: message.into() }
+        Self {
+            truth,
+            reason: reason.into(),
+            message: message.into(),
+        }
     }
 
     pub fn yes(reason: impl Into<String>, message: impl Into<String>) -> Self {
@@ -122,7 +126,10 @@ mod tests {
         let first = merge(&[], [(READY, Verdict::no("A", "a"))], Some(1), at(10));
         let second = merge(&first, [(READY, Verdict::no("B", "b"))], Some(2), at(20));
         assert_eq!(second[0].last_transition_time, Time(at(10)));
-        assert_eq!((second[0].reason.as_str(), second[0].observed_generation), ("B", Some(2)));
+        assert_eq!(
+            (second[0].reason.as_str(), second[0].observed_generation),
+            ("B", Some(2))
+        );
         let third = merge(&second, [(READY, Verdict::yes("C", ""))], Some(2), at(30));
         assert_eq!(third[0].last_transition_time, Time(at(30)));
     }
@@ -136,7 +143,11 @@ mod tests {
             (Progress::Stuck, Truth::False, Truth::True),
         ] {
             let [(_, first), (_, second)] = progress.verdicts(&ready);
-            assert_eq!((first.truth, second.truth), (reconciling, stalled), "{progress:?}");
+            assert_eq!(
+                (first.truth, second.truth),
+                (reconciling, stalled),
+                "{progress:?}"
+            );
         }
     }
 }

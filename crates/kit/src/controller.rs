@@ -74,7 +74,13 @@ pub struct Outcome<S> {
 
 impl<S> Outcome<S> {
     pub fn new(status: S, ready: Verdict, progress: Progress) -> Self {
-        Self { status, ready, progress, also: Vec::new(), again: None }
+        Self {
+            status,
+            ready,
+            progress,
+            also: Vec::new(),
+            again: None,
+        }
     }
 
     #[must_use]
@@ -98,7 +104,9 @@ pub struct Context {
 impl Context {
     /// Every write to children.
     pub async fn apply<K: Resource<DynamicType = ()>>(&self, root: &K, wish: Wish) -> Result<Applied> {
-        self.children.apply(&Owner::of(root), &self.field_manager, wish).await
+        self.children
+            .apply(&Owner::of(root), &self.field_manager, wish)
+            .await
     }
 
     /// The pods of one root, newest first.

@@ -48,7 +48,10 @@ impl<C: Controller> Driver<C> {
             }
             Ok(Err(error)) => {
                 tracing::warn!(kind = C::NAME, object = %key, reason = error.reason(), error = error.report(), "visit failed");
-                (Some(self.backoff.failed(key, error.retry())), Some(error.reason()))
+                (
+                    Some(self.backoff.failed(key, error.retry())),
+                    Some(error.reason()),
+                )
             }
             Err(_) => {
                 tracing::error!(kind = C::NAME, object = %key, "visit panicked");
@@ -79,7 +82,11 @@ impl<C: Controller> Driver<C> {
             self.drop_obsolete_finalizers(object).await?;
             return Ok(None);
         }
-        if object.annotations().get(PAUSED).is_some_and(|paused| paused == "true") {
+        if object
+            .annotations()
+            .get(PAUSED)
+            .is_some_and(|paused| paused == "true")
+        {
             return Ok(None);
         }
         let outcome = self.controller.reconcile(object, &self.context).await;
@@ -88,7 +95,10 @@ impl<C: Controller> Driver<C> {
         let (status, result) = match outcome {
             Ok(outcome) => {
                 let again = outcome.again.unwrap_or(self.resync).min(self.resync);
-                (settle::<C>(previous, outcome, object.meta().generation, now), Ok(Some(again)))
+                (
+                    settle::<C>(previous, outcome, object.meta().generation, now),
+                    Ok(Some(again)),
+                )
             }
             // Another replica acts now, or another write came first: the next visit sees more than we know.
             Err(error) if matches!(error.reason(), "NotLeader" | "Conflict") => return Err(error),
@@ -124,16 +134,21 @@ impl<C: Controller> Driver<C> {
 
     /// Events mark transitions of `Ready`, never repetitions.
     async fn announce(&self, object: &C::Kind, previous: Option<C::Status>, mut status: C::Status) {
-        let before = previous.and_then(|mut status| {
-            conditions::find(C::common(&mut status).conditions, READY).cloned()
-        });
-        let Some(now) = conditions::find(C::common(&mut status).conditions, READY).cloned() else { return };
+        let before = previous
+            .and_then(|mut status| conditions::find(C::common(&mut status).conditions, READY).cloned());
+        let Some(now) = conditions::find(C::common(&mut status).conditions, READY).cloned() else {
+            return;
+        };
         let stalled = conditions::is_true(C::common(&mut status).conditions, conditions::STALLED);
         if before.is_some_and(|before| before.status == now.status && before.reason == now.reason) {
             return;
         }
         let event = Event {
-            type_: if stalled { EventType::Warning } else { EventType::Normal },
+            type_: if stalled {
+                EventType::Warning
+            } else {
+                EventType::Normal
+            },
             reason: now.reason.clone(),
             note: Some(crate::error::shorten(now.message.clone(), 1000)).filter(|note| !note.is_empty()),
             action: "Reconcile".to_owned(),
@@ -141,7 +156,12 @@ impl<C: Controller> Driver<C> {
         };
         let about = object.object_ref(&());
         let publish = self.recorder.publish(&event, &about);
-        if let Err(error) = self.context.caller.write("publish an event".to_owned(), publish).await {
+        if let Err(error) = self
+            .context
+            .caller
+            .write("publish an event".to_owned(), publish)
+            .await
+        {
             tracing::debug!(error = error.report(), "event lost");
         }
     }
@@ -153,7 +173,12 @@ impl<C: Controller> Driver<C> {
         let resource = ApiResource::erase::<C::Kind>(&());
         let api = Api::<DynamicObject>::namespaced_with(self.context.caller.client(), &namespace, &resource);
         let what = format!("{} {name}", resource.kind);
-        let Some(live) = self.context.caller.read(format!("get {what}"), api.get_opt(&name)).await? else {
+        let Some(live) = self
+            .context
+            .caller
+            .read(format!("get {what}"), api.get_opt(&name))
+            .await?
+        else {
             return Ok(());
         };
         let known: Vec<Condition> =
@@ -161,8 +186,12 @@ impl<C: Controller> Driver<C> {
         let mut status = C::Status::default();
         let ready = Verdict::no("InvalidSpec", format!("this object cannot be read: {why}"));
         let generation = live.metadata.generation;
-        *C::common(&mut status).conditions =
-            conditions::merge(&known, all_verdicts(&ready, Progress::Stuck, Vec::new()), generation, Timestamp::now());
+        *C::common(&mut status).conditions = conditions::merge(
+            &known,
+            all_verdicts(&ready, Progress::Stuck, Vec::new()),
+            generation,
+            Timestamp::now(),
+        );
         *C::common(&mut status).observed_generation = generation;
         C::summarize(&mut status);
         if known == *C::common(&mut status).conditions {
@@ -172,15 +201,20 @@ impl<C: Controller> Driver<C> {
         let params = PatchParams::apply(&format!("{}-status", self.context.field_manager)).force();
         let patch = Patch::Apply(patch);
         let call = api.patch_status(&name, &params, &patch);
-        self.context.caller.write(format!("write the status of {what}"), call).await?;
+        self.context
+            .caller
+            .write(format!("write the status of {what}"), call)
+            .await?;
         Ok(())
     }
 
     /// Objects that an original operator left behind would otherwise never go away.
     async fn drop_obsolete_finalizers(&self, object: &C::Kind) -> Result<()> {
         let held = object.finalizers();
-        let kept: Vec<&String> =
-            held.iter().filter(|name| !C::OBSOLETE_FINALIZERS.contains(&name.as_str())).collect();
+        let kept: Vec<&String> = held
+            .iter()
+            .filter(|name| !C::OBSOLETE_FINALIZERS.contains(&name.as_str()))
+            .collect();
         if kept.len() == held.len() {
             return Ok(());
         }
@@ -194,7 +228,12 @@ impl<C: Controller> Driver<C> {
         }}));
         let params = PatchParams::default();
         let call = api.patch(&name, &params, &patch);
-        match self.context.caller.write(format!("release {} {name}", C::Kind::kind(&())), call).await {
+        match self
+            .context
+            .caller
+            .write(format!("release {} {name}", C::Kind::kind(&())), call)
+            .await
+        {
             Err(error) if error.is_not_found() => Ok(()),
             answer => answer.map(|_| ()),
         }
@@ -219,7 +258,10 @@ pub fn settle<C: Controller>(
     generation: Option<i64>,
     now: Timestamp,
 ) -> C::Status {
-    let known = previous.cloned().map(|mut status| C::common(&mut status).conditions.clone()).unwrap_or_default();
+    let known = previous
+        .cloned()
+        .map(|mut status| C::common(&mut status).conditions.clone())
+        .unwrap_or_default();
     let mut status = outcome.status;
     let verdicts = all_verdicts(&outcome.ready, outcome.progress, outcome.also);
     let common = C::common(&mut status);
@@ -240,11 +282,16 @@ pub fn fail<C: Controller>(previous: Option<&C::Status>, error: &Error, now: Tim
     } else {
         // A passing fault says nothing about what already runs.
         let ready = conditions::find(&known, READY).map(as_verdict);
-        (ready.unwrap_or_else(|| Verdict::unknown(error.reason(), error.report())), Progress::Working)
+        (
+            ready.unwrap_or_else(|| Verdict::unknown(error.reason(), error.report())),
+            Progress::Working,
+        )
     };
     let mut verdicts = all_verdicts(&ready, progress, Vec::new());
     if progress == Progress::Working
-        && let Some((_, reconciling)) = verdicts.iter_mut().find(|(type_, _)| *type_ == conditions::RECONCILING)
+        && let Some((_, reconciling)) = verdicts
+            .iter_mut()
+            .find(|(type_, _)| *type_ == conditions::RECONCILING)
     {
         *reconciling = Verdict::yes(error.reason(), error.report());
     }

@@ -21,7 +21,12 @@ pub enum Error {
         "{kind} {name} exists and belongs to {owner}; remove it, rename this object, or annotate it with {}={root}",
         crate::ADOPT
     )]
-    NotOurs { kind: String, name: String, owner: String, root: String },
+    NotOurs {
+        kind: String,
+        name: String,
+        owner: String,
+        root: String,
+    },
     #[error("{kind} {name} of a deleted predecessor is still being removed")]
     Predecessor { kind: String, name: String },
     #[error("lost the lease before this could be written")]
@@ -43,13 +48,19 @@ pub struct Retry {
 
 impl Retry {
     const fn millis(first: u64, most: u64) -> Self {
-        Self { first: Duration::from_millis(first), most: Duration::from_millis(most) }
+        Self {
+            first: Duration::from_millis(first),
+            most: Duration::from_millis(most),
+        }
     }
 }
 
 impl Error {
     pub fn api(action: impl Into<String>, source: kube::Error) -> Self {
-        Self::Api { action: action.into(), source: Box::new(source) }
+        Self::Api {
+            action: action.into(),
+            source: Box::new(source),
+        }
     }
 
     /// The word used in conditions, events and metrics alike.
@@ -80,7 +91,10 @@ impl Error {
 
     /// True when only a person or another change can help, so that it belongs in `Ready`.
     pub fn is_lasting(&self) -> bool {
-        matches!(self.reason(), "Forbidden" | "Rejected" | "NotOurs" | "Undecodable")
+        matches!(
+            self.reason(),
+            "Forbidden" | "Rejected" | "NotOurs" | "Undecodable"
+        )
     }
 
     /// True when the server answered that the object does not exist.
@@ -145,7 +159,11 @@ mod tests {
     use super::*;
 
     fn api(code: u16) -> Error {
-        let status = Status { code, message: "server words".into(), ..Status::default() };
+        let status = Status {
+            code,
+            message: "server words".into(),
+            ..Status::default()
+        };
         Error::api("apply Deployment a", kube::Error::Api(Box::new(status)))
     }
 

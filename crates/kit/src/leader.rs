@@ -65,11 +65,15 @@ impl Fence {
 
     /// Resolves when the right to write is gone.
     pub async fn lost(&self) {
-        let Some(until) = &self.until else { return std::future::pending().await };
+        let Some(until) = &self.until else {
+            return std::future::pending().await;
+        };
         let mut until = until.clone();
         loop {
             let deadline = *until.borrow_and_update();
-            let Some(deadline) = deadline.filter(|deadline| Instant::now() < *deadline) else { return };
+            let Some(deadline) = deadline.filter(|deadline| Instant::now() < *deadline) else {
+                return;
+            };
             tokio::select! {
                 () = tokio::time::sleep_until(deadline) => {}
                 changed = until.changed() => if changed.is_err() { return },
@@ -82,7 +86,10 @@ impl Fence {
         let Some(until) = &self.until else { return };
         let mut until = until.clone();
         loop {
-            if until.borrow_and_update().is_some_and(|until| Instant::now() < until) {
+            if until
+                .borrow_and_update()
+                .is_some_and(|until| Instant::now() < until)
+            {
                 return;
             }
             if until.changed().await.is_err() {
@@ -104,7 +111,17 @@ impl Elector {
     pub fn new(client: Client, options: LeaseOptions, metrics: Metrics) -> (Self, Fence) {
         let (until, receiver) = watch::channel(None);
         let api = Api::namespaced(client, &options.namespace);
-        (Self { api, options, until, metrics }, Fence { until: Some(receiver) })
+        (
+            Self {
+                api,
+                options,
+                until,
+                metrics,
+            },
+            Fence {
+                until: Some(receiver),
+            },
+        )
     }
 
     /// Runs until `shutdown` resolves, then gives the lease back so that a successor need not wait.
@@ -142,7 +159,10 @@ impl Elector {
             let pause = match *self.until.borrow() {
                 Some(until) => {
                     let left = until.saturating_duration_since(Instant::now());
-                    self.options.renew_every().min(left / 2).max(Duration::from_millis(100))
+                    self.options
+                        .renew_every()
+                        .min(left / 2)
+                        .max(Duration::from_millis(100))
                 }
                 None => self.options.look_every(),
             };
@@ -173,11 +193,18 @@ impl Elector {
         let now = Timestamp::now();
         let Some(mut lease) = current else {
             let lease = Lease {
-                metadata: ObjectMeta { name: Some(name.clone()), ..ObjectMeta::default() },
+                metadata: ObjectMeta {
+                    name: Some(name.clone()),
+                    ..ObjectMeta::default()
+                },
                 spec: Some(self.spec(now, now, 0)),
             };
-            let created =
-                bounded(wait, "create the lease", self.api.create(&PostParams::default(), &lease)).await;
+            let created = bounded(
+                wait,
+                "create the lease",
+                self.api.create(&PostParams::default(), &lease),
+            )
+            .await;
             return won(created);
         };
         let spec = lease.spec.clone().unwrap_or_default();
@@ -189,8 +216,10 @@ impl Elector {
                 Some((known, since)) if *known == version => *since,
                 _ => seen.insert((version, Instant::now())).1,
             };
-            let theirs =
-                spec.lease_duration_seconds.and_then(|seconds| u64::try_from(seconds).ok()).unwrap_or(15);
+            let theirs = spec
+                .lease_duration_seconds
+                .and_then(|seconds| u64::try_from(seconds).ok())
+                .unwrap_or(15);
             if unmoved_since.elapsed() < Duration::from_secs(theirs).max(self.options.duration) {
                 return Ok(false);
             }
@@ -201,8 +230,12 @@ impl Elector {
             None => self.spec(now, now, transitions + 1),
         });
         // The version in `lease` makes this fail when somebody else was faster.
-        let replaced =
-            bounded(wait, "renew the lease", self.api.replace(name, &PostParams::default(), &lease)).await;
+        let replaced = bounded(
+            wait,
+            "renew the lease",
+            self.api.replace(name, &PostParams::default(), &lease),
+        )
+        .await;
         won(replaced)
     }
 
@@ -220,7 +253,12 @@ impl Elector {
     async fn release(&self) -> Result<()> {
         let wait = Duration::from_secs(2);
         let lease = bounded(wait, "get the lease", self.api.get(&self.options.name)).await?;
-        if lease.spec.as_ref().and_then(|spec| spec.holder_identity.as_deref()) != Some(&self.options.identity) {
+        if lease
+            .spec
+            .as_ref()
+            .and_then(|spec| spec.holder_identity.as_deref())
+            != Some(&self.options.identity)
+        {
             return Ok(());
         }
         let mut released = lease;
@@ -252,7 +290,10 @@ async fn bounded<T>(
 ) -> Result<T> {
     match tokio::time::timeout(wait, call).await {
         Ok(answer) => answer.map_err(|source| Error::api(action, source)),
-        Err(_) => Err(Error::Timeout { action: action.to_owned(), after: wait }),
+        Err(_) => Err(Error::Timeout {
+            action: action.to_owned(),
+            after: wait,
+        }),
     }
 }
 
@@ -263,7 +304,9 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn the_fence_closes_by_itself_when_nobody_renews() {
         let (sender, receiver) = watch::channel(Some(Instant::now() + Duration::from_secs(12)));
-        let fence = Fence { until: Some(receiver) };
+        let fence = Fence {
+            until: Some(receiver),
+        };
         assert!(fence.holds());
         let start = Instant::now();
         fence.lost().await;
@@ -275,7 +318,9 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_renewal_keeps_it_open() {
         let (sender, receiver) = watch::channel(Some(Instant::now() + Duration::from_secs(5)));
-        let fence = Fence { until: Some(receiver) };
+        let fence = Fence {
+            until: Some(receiver),
+        };
         let start = Instant::now();
         tokio::spawn(async move {
             tokio::time::sleep(Duration::from_secs(3)).await;

@@ -47,5 +47,8 @@ pub const MANAGED_BY: &str = "gantry";
 pub const PAUSED: &str = "gantry.dev/paused";
 /// Annotation on a foreign object that allows one of our roots (`namespace/name` or `name`) to take it over.
 pub const ADOPT: &str = "gantry.dev/adopt";
+/// Annotation on a workload: the replicas that its root asks for, or `auto`. While that does not change, whoever scales
+/// the workload is left alone.
+pub const REPLICAS: &str = "gantry.dev/replicas";
 /// Annotation on a child: digest of the wish that was last applied to it.
 pub const WISH: &str = "gantry.dev/wish";

@@ -83,7 +83,10 @@ pub struct ChildResource {
 
 impl ChildResource {
     pub fn of<K: Resource<DynamicType = ()>>() -> Self {
-        Self { resource: ApiResource::erase::<K>(&()), needs_crd: None }
+        Self {
+            resource: ApiResource::erase::<K>(&()),
+            needs_crd: None,
+        }
     }
 
     pub fn optional(resource: ApiResource) -> Self {
@@ -107,7 +110,9 @@ impl Wakers {
     }
 
     fn wake_owner(&self, child: &Child) {
-        let Some(owner) = controller_owner(child.meta()) else { return };
+        let Some(owner) = controller_owner(child.meta()) else {
+            return;
+        };
         let group = owner.api_version.split_once('/').map_or("", |(group, _)| group);
         let queues = self.queues.read().unwrap_or_else(PoisonError::into_inner);
         if let Some((queue, _)) = queues.get(&format!("{}.{group}", owner.kind)) {
@@ -202,13 +207,17 @@ impl Manager {
                 keep: trim::<C::Kind>,
                 store: store.clone(),
                 kind: C::Kind::kind(&()).into_owned(),
-                gate: self.readiness.gate(gate_name(&format!("root {}", C::NAME), namespace.as_deref())),
+                gate: self
+                    .readiness
+                    .gate(gate_name(&format!("root {}", C::NAME), namespace.as_deref())),
                 metrics: self.metrics.clone(),
                 namespace,
             };
             let queue = queue.clone();
             self.watches.push(Box::pin(async move {
-                watch.run(|object| queue.add(ObjectKey::of(Cached::meta(object.as_ref())))).await;
+                watch
+                    .run(|object| queue.add(ObjectKey::of(Cached::meta(object.as_ref()))))
+                    .await;
             }));
         }
         let reporter = Reporter {
@@ -233,7 +242,9 @@ impl Manager {
             resync: self.options.resync,
         });
         let wake_all = queue.clone();
-        self.everybody.push(Arc::new(move || store.keys().into_iter().for_each(|key| wake_all.add(key))));
+        self.everybody.push(Arc::new(move || {
+            store.keys().into_iter().for_each(|key| wake_all.add(key))
+        }));
         let concurrency = self.options.concurrency.max(1);
         let readiness = self.readiness.clone();
         self.workers.push(Box::new(move |tasks, stop| {
@@ -242,7 +253,9 @@ impl Manager {
                 let stop = stop.clone();
                 tasks.spawn(async move {
                     let own = format!("root {}", C::NAME);
-                    readiness.until_open(|gate| !gate.starts_with("root ") || gate.starts_with(&own)).await;
+                    readiness
+                        .until_open(|gate| !gate.starts_with("root ") || gate.starts_with(&own))
+                        .await;
                     work(&driver, &queue, &stop).await;
                 });
             }
@@ -312,7 +325,11 @@ impl Manager {
     fn watch_children(&self, tasks: &mut JoinSet<()>) {
         let mut waiting: HashMap<String, Vec<BoxFuture<'static, ()>>> = HashMap::new();
         for child in &self.child_resources {
-            let Some(kind) = self.children.kinds().find(|kind| id(&kind.resource) == id(&child.resource)) else {
+            let Some(kind) = self
+                .children
+                .kinds()
+                .find(|kind| id(&kind.resource) == id(&child.resource))
+            else {
                 continue;
             };
             for namespace in self.scopes() {
@@ -323,13 +340,14 @@ impl Manager {
                     None => Api::all_with(self.client.clone(), &child.resource),
                 };
                 // An optional kind must not hold readiness up: it may never come.
-                let readiness =
-                    if child.needs_crd.is_some() { Readiness::default() } else { self.readiness.clone() };
+                let readiness = if child.needs_crd.is_some() {
+                    Readiness::default()
+                } else {
+                    self.readiness.clone()
+                };
                 let watch = Watch {
                     api,
-                    config: watcher::Config::default()
-                        .labels(OURS)
-                        .page_size(200),
+                    config: watcher::Config::default().labels(OURS).page_size(200),
                     keep: Child::new,
                     store: kind.store.clone(),
                     kind: child.resource.kind.clone(),
@@ -377,11 +395,7 @@ impl Manager {
     }
 
     /// Follows the CRDs, starts the watches that wait for one, and wakes everybody when an optional API came or went.
-    fn watch_apis(
-        &self,
-        tasks: &mut JoinSet<()>,
-        mut waiting: HashMap<String, Vec<BoxFuture<'static, ()>>>,
-    ) {
+    fn watch_apis(&self, tasks: &mut JoinSet<()>, mut waiting: HashMap<String, Vec<BoxFuture<'static, ()>>>) {
         let (sender, mut arrivals) = tokio::sync::mpsc::unbounded_channel::<String>();
         let (apis, client) = (self.apis.clone(), self.client.clone());
         let (gate, metrics) = (self.readiness.gate("CRDs"), self.metrics.clone());
@@ -403,7 +417,9 @@ impl Manager {
                         running.spawn(watch);
                     }
                 }
-                everybody.iter().for_each(|wake_all| wake_all());
+                for wake_all in &everybody {
+                    wake_all();
+                }
             }
         });
     }
@@ -454,7 +470,11 @@ async fn work<C: Controller>(driver: &Driver<C>, queue: &Arc<Queue>, stop: &Canc
             key = queue.next() => key,
         };
         driver.metrics.queue_depth(C::NAME, queue.depth());
-        let visit = Visit { queue, key: &key, finished: false };
+        let visit = Visit {
+            queue,
+            key: &key,
+            finished: false,
+        };
         driver.visit(&key).await;
         visit.finish();
     }

@@ -57,8 +57,9 @@ pub struct Metrics {
 impl Default for Metrics {
     fn default() -> Self {
         let mut registry = Registry::default();
-        let durations =
-            Family::new_with_constructor((|| Histogram::new(exponential_buckets(0.000_5, 2.0, 16))) as fn() -> Histogram);
+        let durations = Family::new_with_constructor(
+            (|| Histogram::new(exponential_buckets(0.000_5, 2.0, 16))) as fn() -> Histogram,
+        );
         let metrics = Self {
             reconciles: Family::default(),
             errors: Family::default(),
@@ -85,14 +86,26 @@ impl Default for Metrics {
             "Time of one visit",
             metrics.durations.clone(),
         );
-        registry.register("gantry_queue_depth", "Objects waiting for a visit", metrics.queue_depth.clone());
-        registry.register("gantry_api_requests", "Requests to the API server", metrics.api_requests.clone());
+        registry.register(
+            "gantry_queue_depth",
+            "Objects waiting for a visit",
+            metrics.queue_depth.clone(),
+        );
+        registry.register(
+            "gantry_api_requests",
+            "Requests to the API server",
+            metrics.api_requests.clone(),
+        );
         registry.register(
             "gantry_watch_errors",
             "Watches that failed and are retried",
             metrics.watch_errors.clone(),
         );
-        registry.register("gantry_leader", "1 while this process holds the lease", metrics.leader.clone());
+        registry.register(
+            "gantry_leader",
+            "1 while this process holds the lease",
+            metrics.leader.clone(),
+        );
         registry.register(
             "gantry_lease_transitions",
             "Times this process gained or lost the lease",
@@ -112,23 +125,42 @@ impl Metrics {
     pub fn reconciled(&self, kind: &'static str, error: Option<&str>, took: Duration) {
         let result = if error.is_some() { "error" } else { "ok" };
         self.reconciles.get_or_create(&ByResult { kind, result }).inc();
-        self.durations.get_or_create(&ByKind { kind }).observe(took.as_secs_f64());
+        self.durations
+            .get_or_create(&ByKind { kind })
+            .observe(took.as_secs_f64());
         if let Some(reason) = error {
-            self.errors.get_or_create(&ByReason { kind: kind.to_owned(), reason: reason.to_owned() }).inc();
+            self.errors
+                .get_or_create(&ByReason {
+                    kind: kind.to_owned(),
+                    reason: reason.to_owned(),
+                })
+                .inc();
         }
     }
 
     pub fn queue_depth(&self, kind: &'static str, depth: usize) {
-        self.queue_depth.get_or_create(&ByKind { kind }).set(i64::try_from(depth).unwrap_or(i64::MAX));
+        self.queue_depth
+            .get_or_create(&ByKind { kind })
+            .set(i64::try_from(depth).unwrap_or(i64::MAX));
     }
 
     pub fn api_request(&self, method: &str, code: Option<u16>) {
         let code = code.map_or_else(|| "none".to_owned(), |code| code.to_string());
-        self.api_requests.get_or_create(&ByCall { method: method.to_owned(), code }).inc();
+        self.api_requests
+            .get_or_create(&ByCall {
+                method: method.to_owned(),
+                code,
+            })
+            .inc();
     }
 
     pub fn watch_failed(&self, kind: &str, reason: &str) {
-        self.watch_errors.get_or_create(&ByReason { kind: kind.to_owned(), reason: reason.to_owned() }).inc();
+        self.watch_errors
+            .get_or_create(&ByReason {
+                kind: kind.to_owned(),
+                reason: reason.to_owned(),
+            })
+            .inc();
     }
 
     pub fn leader(&self, leads: bool) {
@@ -153,7 +185,9 @@ mod tests {
     #[test]
     fn what_is_counted_is_rendered() {
         let metrics = Metrics::default();
-        metrics.clone().reconciled("mcpserver", Some("Conflict"), Duration::from_millis(3));
+        metrics
+            .clone()
+            .reconciled("mcpserver", Some("Conflict"), Duration::from_millis(3));
         metrics.api_request("PATCH", Some(409));
         metrics.leader(true);
         let text = metrics.render();

@@ -43,7 +43,12 @@ pub fn index(controller: &str, root: &ObjectKey) -> String {
 impl PodSummary {
     pub fn new(pod: Pod) -> Self {
         let label = |name: &str| {
-            pod.metadata.labels.as_ref().and_then(|labels| labels.get(name)).cloned().unwrap_or_default()
+            pod.metadata
+                .labels
+                .as_ref()
+                .and_then(|labels| labels.get(name))
+                .cloned()
+                .unwrap_or_default()
         };
         let status = pod.status.clone().unwrap_or_default();
         let condition = |type_: &str| status.conditions.iter().flatten().find(|c| c.type_ == type_);
@@ -51,7 +56,11 @@ impl PodSummary {
             .filter(|condition| condition.status == "False")
             .map(|condition| condition.message.clone().unwrap_or_default());
         let containers = |statuses: &Option<Vec<ContainerStatus>>, init: bool| -> Vec<ContainerSummary> {
-            statuses.iter().flatten().map(|status| summarize(status, init)).collect()
+            statuses
+                .iter()
+                .flatten()
+                .map(|status| summarize(status, init))
+                .collect()
         };
         let mut all = containers(&status.init_container_statuses, true);
         all.extend(containers(&status.container_statuses, false));
@@ -87,7 +96,12 @@ impl PodSummary {
 
     pub(crate) fn root(&self) -> Option<(&str, ObjectKey)> {
         let namespace = self.meta.namespace.clone()?;
-        (!self.instance.is_empty()).then(|| (self.controller.as_str(), ObjectKey::new(namespace, self.instance.clone())))
+        (!self.instance.is_empty()).then(|| {
+            (
+                self.controller.as_str(),
+                ObjectKey::new(namespace, self.instance.clone()),
+            )
+        })
     }
 }
 
@@ -117,10 +131,12 @@ fn summarize(status: &ContainerStatus, init: bool) -> ContainerSummary {
         init,
         running: state.running.is_some(),
         restarts: status.restart_count,
-        waiting: state
-            .waiting
-            .as_ref()
-            .map(|waiting| (waiting.reason.clone().unwrap_or_default(), waiting.message.clone().unwrap_or_default())),
+        waiting: state.waiting.as_ref().map(|waiting| {
+            (
+                waiting.reason.clone().unwrap_or_default(),
+                waiting.message.clone().unwrap_or_default(),
+            )
+        }),
         ended: ended(&state).or_else(|| status.last_state.as_ref().and_then(ended)),
     }
 }

@@ -15,7 +15,10 @@ use crate::{backoff, error::Retry, queue::Queue, store::ObjectKey};
 
 const AT_ONCE: usize = 16;
 const DEADLINE: Duration = Duration::from_secs(10);
-const ASK_AGAIN: Retry = Retry { first: Duration::from_secs(2), most: Duration::from_secs(300) };
+const ASK_AGAIN: Retry = Retry {
+    first: Duration::from_secs(2),
+    most: Duration::from_secs(300),
+};
 
 /// The answer, or why there is none.
 pub type Answer<R> = Result<R, String>;
@@ -38,7 +41,11 @@ struct Entry<R> {
 
 impl<R: Clone + PartialEq + Send + 'static> Probes<R> {
     pub fn new(fresh_for: Duration) -> Self {
-        Self { entries: Arc::default(), permits: Arc::new(Semaphore::new(AT_ONCE)), fresh_for }
+        Self {
+            entries: Arc::default(),
+            permits: Arc::new(Semaphore::new(AT_ONCE)),
+            fresh_for,
+        }
     }
 
     /// What is known about `subject`; asks in the background when that is nothing, or old.
@@ -54,7 +61,9 @@ impl<R: Clone + PartialEq + Send + 'static> Probes<R> {
     {
         let now = Instant::now();
         let mut entries = lock(&self.entries);
-        let entry = entries.entry(key.clone()).or_insert_with(|| Entry::about(subject, now));
+        let entry = entries
+            .entry(key.clone())
+            .or_insert_with(|| Entry::about(subject, now));
         if entry.subject != subject {
             *entry = Entry::about(subject, now);
         }
@@ -86,7 +95,13 @@ impl<R: Clone + PartialEq + Send + 'static> Probes<R> {
 
 impl<R> Entry<R> {
     fn about(subject: &str, now: Instant) -> Self {
-        Self { subject: subject.to_owned(), answer: None, asking: false, failures: 0, next: now }
+        Self {
+            subject: subject.to_owned(),
+            answer: None,
+            asking: false,
+            failures: 0,
+            next: now,
+        }
     }
 }
 
@@ -104,10 +119,15 @@ impl<R: Clone + PartialEq + Send> Question<R> {
         let answer = {
             let _permit = self.permits.acquire().await;
             let late = || Err(format!("no answer within {} s", DEADLINE.as_secs()));
-            tokio::time::timeout(DEADLINE, ask).await.unwrap_or_else(|_| late())
+            tokio::time::timeout(DEADLINE, ask)
+                .await
+                .unwrap_or_else(|_| late())
         };
         let mut entries = lock(&self.entries);
-        let Some(entry) = entries.get_mut(&self.key).filter(|entry| entry.subject == self.subject) else {
+        let Some(entry) = entries
+            .get_mut(&self.key)
+            .filter(|entry| entry.subject == self.subject)
+        else {
             return;
         };
         entry.asking = false;
@@ -127,7 +147,9 @@ impl<R: Clone + PartialEq + Send> Question<R> {
     }
 }
 
-fn lock<R>(entries: &Mutex<HashMap<ObjectKey, Entry<R>>>) -> std::sync::MutexGuard<'_, HashMap<ObjectKey, Entry<R>>> {
+fn lock<R>(
+    entries: &Mutex<HashMap<ObjectKey, Entry<R>>>,
+) -> std::sync::MutexGuard<'_, HashMap<ObjectKey, Entry<R>>> {
     entries.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -146,8 +168,16 @@ mod tests {
         assert_eq!(probes.look(&key(), "v1", &queue, || async { Ok(1) }), None);
         assert_eq!(queue.next().await, key());
         queue.done(&key());
-        assert_eq!(probes.look(&key(), "v1", &queue, || async { Ok(2) }), Some(Ok(1)), "still fresh");
-        assert_eq!(probes.look(&key(), "v2", &queue, || async { Ok(3) }), None, "another subject");
+        assert_eq!(
+            probes.look(&key(), "v1", &queue, || async { Ok(2) }),
+            Some(Ok(1)),
+            "still fresh"
+        );
+        assert_eq!(
+            probes.look(&key(), "v2", &queue, || async { Ok(3) }),
+            None,
+            "another subject"
+        );
     }
 
     #[tokio::test(start_paused = true)]
@@ -160,7 +190,11 @@ mod tests {
         assert_eq!(start.elapsed(), DEADLINE);
         queue.done(&key());
         let known = probes.look(&key(), "v1", &queue, || async { Ok(1) });
-        assert_eq!(known, Some(Err("no answer within 10 s".to_owned())), "not asked again at once");
+        assert_eq!(
+            known,
+            Some(Err("no answer within 10 s".to_owned())),
+            "not asked again at once"
+        );
         queue.next().await;
         queue.done(&key());
         probes.look(&key(), "v1", &queue, || async { Ok(1) });

@@ -30,7 +30,10 @@ fn covers_list(live: &[Value], wish: &[Value], field: &str) -> bool {
         }),
         None => {
             live.len() == wish.len()
-                && live.iter().zip(wish).all(|(live, wish)| covers_at(live, wish, field))
+                && live
+                    .iter()
+                    .zip(wish)
+                    .all(|(live, wish)| covers_at(live, wish, field))
         }
     }
 }
@@ -55,7 +58,11 @@ pub fn merge_key(field: &str, items: &[Value]) -> Option<&'static [&'static str]
 
 fn same_key(live: &Value, wish: &Value, key: &str) -> bool {
     // The server fills the protocol in; a wish may leave it out.
-    let default = if key == "protocol" { Value::from("TCP") } else { Value::Null };
+    let default = if key == "protocol" {
+        Value::from("TCP")
+    } else {
+        Value::Null
+    };
     live.get(key).unwrap_or(&default) == wish.get(key).unwrap_or(&default)
 }
 
@@ -82,7 +89,9 @@ pub fn quantity(value: &Value) -> Option<i128> {
         Value::Number(number) => number.to_string(),
         _ => return None,
     };
-    let digits_end = text.find(|c: char| !c.is_ascii_digit() && !"+-.".contains(c)).unwrap_or(text.len());
+    let digits_end = text
+        .find(|c: char| !c.is_ascii_digit() && !"+-.".contains(c))
+        .unwrap_or(text.len());
     let (number, suffix) = text.split_at(digits_end);
     let factor: i128 = match suffix {
         "m" => 1,

@@ -137,7 +137,9 @@ mod tests {
     }
 
     async fn soon(queue: &Queue) -> Option<ObjectKey> {
-        tokio::time::timeout(Duration::from_millis(1), queue.next()).await.ok()
+        tokio::time::timeout(Duration::from_millis(1), queue.next())
+            .await
+            .ok()
     }
 
     #[tokio::test(start_paused = true)]
@@ -190,7 +192,10 @@ mod tests {
             queue.add(key(name));
         }
         for worker in workers {
-            tokio::time::timeout(Duration::from_secs(1), worker).await.expect("woken").expect("joined");
+            tokio::time::timeout(Duration::from_secs(1), worker)
+                .await
+                .expect("woken")
+                .expect("joined");
         }
     }
 }

@@ -66,6 +66,7 @@ type Dependent = (&'static str, ObjectKey);
 struct Entry {
     dependents: HashSet<Dependent>,
     /// Outer: fetched. Inner: exists.
+    #[allow(clippy::option_option)]
     state: Option<Option<Arc<Resolved>>>,
     /// Version that `state` was made from, or that the watch told of, whichever is newer.
     version: u64,
@@ -85,7 +86,11 @@ pub struct References {
 
 impl References {
     pub fn new(caller: Caller, wakers: Arc<Wakers>) -> Self {
-        Self { caller, wakers, index: Mutex::default() }
+        Self {
+            caller,
+            wakers,
+            index: Mutex::default(),
+        }
     }
 
     /// One object that `key` of `controller` has to know before it can say what else it refers to.
@@ -98,8 +103,17 @@ impl References {
         let dependent = (controller, key.clone());
         {
             let mut index = self.lock();
-            index.of.entry(dependent.clone()).or_default().insert(reference.clone());
-            index.entries.entry(reference.clone()).or_default().dependents.insert(dependent);
+            index
+                .of
+                .entry(dependent.clone())
+                .or_default()
+                .insert(reference.clone());
+            index
+                .entries
+                .entry(reference.clone())
+                .or_default()
+                .dependents
+                .insert(dependent);
         }
         self.known_or_fetched(reference).await
     }
@@ -122,7 +136,11 @@ impl References {
     }
 
     async fn known_or_fetched(&self, reference: &Reference) -> Result<Option<Arc<Resolved>>> {
-        let known = self.lock().entries.get(reference).and_then(|entry| entry.state.clone());
+        let known = self
+            .lock()
+            .entries
+            .get(reference)
+            .and_then(|entry| entry.state.clone());
         match known {
             Some(resolved) => Ok(resolved),
             None => self.fetch(reference).await,
@@ -141,12 +159,18 @@ impl References {
             Source::Secret => {
                 let api = Api::<Secret>::namespaced(self.caller.client(), namespace);
                 let found = self.caller.read(action, api.get_opt(name)).await?;
-                (found.as_ref().map(|object| version(object.meta())), found.map(of_secret))
+                (
+                    found.as_ref().map(|object| version(object.meta())),
+                    found.map(of_secret),
+                )
             }
             Source::ConfigMap => {
                 let api = Api::<ConfigMap>::namespaced(self.caller.client(), namespace);
                 let found = self.caller.read(action, api.get_opt(name)).await?;
-                (found.as_ref().map(|object| version(object.meta())), found.map(of_config_map))
+                (
+                    found.as_ref().map(|object| version(object.meta())),
+                    found.map(of_config_map),
+                )
             }
         };
         let resolved = resolved.map(Arc::new);
@@ -183,7 +207,10 @@ impl References {
             match event {
                 Ok(watcher::Event::Init) => seen.clear(),
                 Ok(watcher::Event::InitApply(object)) => {
-                    let reference = Reference { source, key: ObjectKey::of(object.meta()) };
+                    let reference = Reference {
+                        source,
+                        key: ObjectKey::of(object.meta()),
+                    };
                     if self.changed(&reference, version(object.meta()), true) {
                         seen.insert(reference);
                     }
@@ -212,8 +239,14 @@ impl References {
     /// Takes note of an event; true when somebody refers to the object.
     fn changed(&self, reference: &Reference, version: u64, exists: bool) -> bool {
         let mut index = self.lock();
-        let Some(entry) = index.entries.get_mut(reference) else { return false };
-        let known = entry.version >= version && entry.state.as_ref().is_some_and(|state| state.is_some() == exists);
+        let Some(entry) = index.entries.get_mut(reference) else {
+            return false;
+        };
+        let known = entry.version >= version
+            && entry
+                .state
+                .as_ref()
+                .is_some_and(|state| state.is_some() == exists);
         if !known {
             entry.version = entry.version.max(version);
             entry.state = if exists { None } else { Some(None) };
@@ -251,7 +284,11 @@ impl Index {
             }
         }
         for reference in wanted {
-            self.entries.entry(reference.clone()).or_default().dependents.insert(dependent.clone());
+            self.entries
+                .entry(reference.clone())
+                .or_default()
+                .dependents
+                .insert(dependent.clone());
         }
         if !wanted.is_empty() {
             self.of.insert(dependent.clone(), wanted.clone());
@@ -268,7 +305,10 @@ fn wake(wakers: &Wakers, entry: &Entry) {
 fn of_secret(secret: Secret) -> Resolved {
     let digests = secret.data.unwrap_or_default();
     Resolved {
-        digests: digests.into_iter().map(|(key, value)| (key, digest_bytes(&value.0))).collect(),
+        digests: digests
+            .into_iter()
+            .map(|(key, value)| (key, digest_bytes(&value.0)))
+            .collect(),
         data: BTreeMap::new(),
     }
 }
@@ -276,8 +316,14 @@ fn of_secret(secret: Secret) -> Resolved {
 fn of_config_map(map: ConfigMap) -> Resolved {
     let data = map.data.unwrap_or_default();
     let binary = map.binary_data.unwrap_or_default();
-    let mut digests: BTreeMap<String, String> =
-        data.iter().map(|(key, value)| (key.clone(), digest_bytes(value.as_bytes()))).collect();
-    digests.extend(binary.into_iter().map(|(key, value)| (key, digest_bytes(&value.0))));
+    let mut digests: BTreeMap<String, String> = data
+        .iter()
+        .map(|(key, value)| (key.clone(), digest_bytes(value.as_bytes())))
+        .collect();
+    digests.extend(
+        binary
+            .into_iter()
+            .map(|(key, value)| (key, digest_bytes(&value.0))),
+    );
     Resolved { digests, data }
 }

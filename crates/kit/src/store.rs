@@ -22,11 +22,17 @@ pub struct ObjectKey {
 
 impl ObjectKey {
     pub fn new(namespace: impl Into<String>, name: impl Into<String>) -> Self {
-        Self { namespace: namespace.into(), name: name.into() }
+        Self {
+            namespace: namespace.into(),
+            name: name.into(),
+        }
     }
 
     pub fn of(meta: &ObjectMeta) -> Self {
-        Self::new(meta.namespace.clone().unwrap_or_default(), meta.name.clone().unwrap_or_default())
+        Self::new(
+            meta.namespace.clone().unwrap_or_default(),
+            meta.name.clone().unwrap_or_default(),
+        )
     }
 }
 
@@ -88,7 +94,10 @@ impl<T: Cached> Store<T> {
     pub fn owned_by(&self, uid: &str) -> Vec<Arc<T>> {
         let inner = self.read();
         let keys = inner.by_owner.get(uid);
-        keys.into_iter().flatten().filter_map(|key| inner.objects.get(key).cloned()).collect()
+        keys.into_iter()
+            .flatten()
+            .filter_map(|key| inner.objects.get(key).cloned())
+            .collect()
     }
 
     pub fn keys(&self) -> Vec<ObjectKey> {
@@ -174,7 +183,9 @@ impl<T: Cached> Store<T> {
 
 impl<T: Cached> Inner<T> {
     fn unlink_owner(&mut self, key: &ObjectKey) {
-        let Some(owner) = self.objects.get(key).and_then(|object| object.owner()) else { return };
+        let Some(owner) = self.objects.get(key).and_then(|object| object.owner()) else {
+            return;
+        };
         if let Some(keys) = self.by_owner.get_mut(&owner) {
             keys.remove(key);
             if keys.is_empty() {
@@ -197,14 +208,20 @@ impl<T: Cached> Inner<T> {
 
 /// The resource version as a number; API servers hand out etcd revisions and later ones are greater.
 pub fn version(meta: &ObjectMeta) -> u64 {
-    meta.resource_version.as_deref().and_then(|version| version.parse().ok()).unwrap_or(0)
+    meta.resource_version
+        .as_deref()
+        .and_then(|version| version.parse().ok())
+        .unwrap_or(0)
 }
 
 /// The one owner that controls this object.
 pub fn controller_owner(
     meta: &ObjectMeta,
 ) -> Option<&k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference> {
-    meta.owner_references.iter().flatten().find(|owner| owner.controller == Some(true))
+    meta.owner_references
+        .iter()
+        .flatten()
+        .find(|owner| owner.controller == Some(true))
 }
 
 #[cfg(test)]
@@ -228,7 +245,11 @@ mod tests {
             uid: Some(uid.into()),
             resource_version: Some(version.to_string()),
             owner_references: owner.map(|uid| {
-                vec![OwnerReference { uid: uid.into(), controller: Some(true), ..OwnerReference::default() }]
+                vec![OwnerReference {
+                    uid: uid.into(),
+                    controller: Some(true),
+                    ..OwnerReference::default()
+                }]
             }),
             ..ObjectMeta::default()
         })
@@ -239,7 +260,10 @@ mod tests {
         let store = Store::default();
         assert!(store.put(thing("a", "1", 10, None)));
         assert!(!store.put(thing("a", "1", 9, None)));
-        assert!(!store.put(thing("a", "1", 10, None)), "the same version is no change");
+        assert!(
+            !store.put(thing("a", "1", 10, None)),
+            "the same version is no change"
+        );
         assert!(store.put(thing("a", "1", 11, None)));
     }
 
@@ -250,7 +274,10 @@ mod tests {
         store.remove(&thing("a", "1", 12, None).0);
         assert!(!store.put(thing("a", "1", 11, None)));
         assert!(store.get(&ObjectKey::new("ns", "a")).is_none());
-        assert!(store.put(thing("a", "2", 13, None)), "a new object of that name is welcome");
+        assert!(
+            store.put(thing("a", "2", 13, None)),
+            "a new object of that name is welcome"
+        );
     }
 
     #[test]

@@ -28,9 +28,16 @@ pub fn init(service: &'static str, level: &str, format: Format, otlp_endpoint: O
         Format::Text => true,
     };
     let lines = if text {
-        tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_target(false).boxed()
+        tracing_subscriber::fmt::layer()
+            .with_writer(std::io::stderr)
+            .with_target(false)
+            .boxed()
     } else {
-        tracing_subscriber::fmt::layer().json().flatten_event(true).with_writer(std::io::stderr).boxed()
+        tracing_subscriber::fmt::layer()
+            .json()
+            .flatten_event(true)
+            .with_writer(std::io::stderr)
+            .boxed()
     };
     let exporter = otlp_endpoint.map(|endpoint| {
         opentelemetry_otlp::SpanExporter::builder()
@@ -50,9 +57,15 @@ pub fn init(service: &'static str, level: &str, format: Format, otlp_endpoint: O
         Some(Err(error)) => (None, Some(error)),
         None => (None, None),
     };
-    let spans = provider.as_ref().map(|provider| tracing_opentelemetry::layer().with_tracer(provider.tracer(service)));
+    let spans = provider
+        .as_ref()
+        .map(|provider| tracing_opentelemetry::layer().with_tracer(provider.tracer(service)));
     // A second call (in tests) keeps the first subscriber.
-    let _ = tracing_subscriber::registry().with(filter).with(lines).with(spans).try_init();
+    let _ = tracing_subscriber::registry()
+        .with(filter)
+        .with(lines)
+        .with(spans)
+        .try_init();
     if let Some(error) = fault {
         tracing::warn!(%error, "traces are off: the OTLP exporter could not be built");
     }

@@ -1,1 +1,366 @@
+//! A client that goes wrong on purpose, for sweeping controllers with every fault an API server and a network can show.
+//!
+//! Requests pass through a list of rules. The first that matches decides what happens; a rule is used up after the
+//! number of times it was made for. Every write is logged, so that tests can say "no writes at rest" or "stop after the
+//! third one".
 
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError},
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use futures::{StreamExt, future::BoxFuture};
+use http::{Method, Request, Response, StatusCode};
+use http_body::Frame;
+use http_body_util::{BodyExt, BodyStream, Full, StreamBody, combinators::UnsyncBoxBody};
+use kube::{
+    Client, Config,
+    client::{Body, ClientBuilder},
+};
+use serde_json::json;
+use tower::{BoxError, Layer, Service};
+
+/// What happens to a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// The server answers with this status and does nothing.
+    Answer(u16),
+    /// The server is slow.
+    Delay(Duration),
+    /// The request never arrives.
+    Drop,
+    /// The request is carried out, but its answer is lost.
+    LoseReply,
+    /// The answer never comes; nor does an error.
+    Hang,
+    /// A list or read shows what it showed when it was first asked for since [`Faults::remember`].
+    Stale,
+    /// A watch ends after this many events.
+    CutWatch(usize),
+    /// A watch ends after this many events with "too old": what happened meanwhile is seen only as its outcome.
+    ExpireWatch(usize),
+}
+
+/// Which requests, and how many of them.
+#[derive(Clone, Debug)]
+pub struct Rule {
+    pub fault: Fault,
+    pub method: Option<Method>,
+    /// Part of the path and query.
+    pub path: String,
+    /// Matching requests that pass before the fault strikes.
+    pub skip: usize,
+    pub times: usize,
+}
+
+impl Rule {
+    pub fn new(fault: Fault) -> Self {
+        Self {
+            fault,
+            method: None,
+            path: String::new(),
+            skip: 0,
+            times: 1,
+        }
+    }
+
+    #[must_use]
+    pub fn on(mut self, method: Method, path: &str) -> Self {
+        self.method = Some(method);
+        path.clone_into(&mut self.path);
+        self
+    }
+
+    #[must_use]
+    pub fn times(mut self, times: usize) -> Self {
+        self.times = times;
+        self
+    }
+
+    #[must_use]
+    pub fn skip(mut self, skip: usize) -> Self {
+        self.skip = skip;
+        self
+    }
+}
+
+/// A write that reached the server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Write {
+    pub method: Method,
+    pub path: String,
+    pub status: u16,
+}
+
+#[derive(Default)]
+struct State {
+    rules: Vec<Rule>,
+    writes: Vec<Write>,
+    /// Writes that may still happen before the process counts as dead.
+    writes_left: Option<usize>,
+    dead: bool,
+    remembering: bool,
+    memory: HashMap<String, Bytes>,
+    requests: usize,
+}
+
+/// Shared by the client and the test.
+#[derive(Clone, Default)]
+pub struct Faults {
+    state: Arc<Mutex<State>>,
+}
+
+impl Faults {
+    /// A client whose requests pass through these rules. Like that of the operator, it does not retry by itself.
+    pub fn client(&self, mut config: Config) -> Result<Client, kube::Error> {
+        config.default_retry = false;
+        Ok(ClientBuilder::try_from(config)?
+            .with_layer(&FaultLayer { faults: self.clone() })
+            .build())
+    }
+
+    pub fn inject(&self, rule: Rule) {
+        self.lock().rules.push(rule);
+    }
+
+    /// Lets `count` more writes through; after the last one is answered, nothing of this process gets out any more.
+    pub fn die_after(&self, count: usize) {
+        let mut state = self.lock();
+        state.writes_left = Some(count);
+        state.dead = count == 0;
+    }
+
+    pub fn is_dead(&self) -> bool {
+        self.lock().dead
+    }
+
+    /// From now on keeps the first answer to each list and read, for [`Fault::Stale`].
+    pub fn remember(&self) {
+        let mut state = self.lock();
+        state.remembering = true;
+        state.memory.clear();
+    }
+
+    pub fn writes(&self) -> Vec<Write> {
+        self.lock().writes.clone()
+    }
+
+    pub fn requests(&self) -> usize {
+        self.lock().requests
+    }
+
+    /// Rules that were never, or not often enough, met: a test that injects a fault can check that it struck.
+    pub fn unspent(&self) -> usize {
+        self.lock().rules.iter().filter(|rule| rule.times > 0).count()
+    }
+
+    /// Back to a faultless world; the log starts anew.
+    pub fn reset(&self) {
+        *self.lock() = State::default();
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn decide(&self, method: &Method, path: &str) -> Option<Fault> {
+        let mut state = self.lock();
+        state.requests += 1;
+        if state.dead {
+            return Some(Fault::Hang);
+        }
+        let rule = state.rules.iter_mut().find(|rule| {
+            rule.times > 0
+                && rule.method.as_ref().is_none_or(|wanted| wanted == method)
+                && path.contains(&rule.path)
+        })?;
+        if rule.skip > 0 {
+            rule.skip -= 1;
+            return None;
+        }
+        rule.times -= 1;
+        Some(rule.fault.clone())
+    }
+
+    fn log(&self, method: Method, path: String, status: u16) {
+        // The lease is housekeeping and events are announcements: neither is what a controller decides.
+        if method == Method::GET || path.contains("/leases") || path.contains("/events") {
+            return;
+        }
+        let mut state = self.lock();
+        state.writes.push(Write { method, path, status });
+        if let Some(left) = &mut state.writes_left {
+            *left = left.saturating_sub(1);
+            state.dead = *left == 0;
+        }
+    }
+}
+
+#[derive(Clone)]
+struct FaultLayer {
+    faults: Faults,
+}
+
+impl<S> Layer<S> for FaultLayer {
+    type Service = FaultService<S>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        FaultService {
+            inner,
+            faults: self.faults.clone(),
+        }
+    }
+}
+
+struct FaultService<S> {
+    inner: S,
+    faults: Faults,
+}
+
+type AnyBody = UnsyncBoxBody<Bytes, BoxError>;
+
+impl<S, B> Service<Request<Body>> for FaultService<S>
+where
+    S: Service<Request<Body>, Response = Response<B>, Error = BoxError>,
+    S::Future: Send + 'static,
+    B: http_body::Body<Data = Bytes> + Send + 'static,
+    B::Error: Into<BoxError>,
+{
+    type Response = Response<AnyBody>;
+    type Error = BoxError;
+    type Future = BoxFuture<'static, Result<Self::Response, BoxError>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let method = request.method().clone();
+        let path = request
+            .uri()
+            .path_and_query()
+            .map(ToString::to_string)
+            .unwrap_or_default();
+        let fault = self.faults.decide(&method, &path);
+        let faults = self.faults.clone();
+        match &fault {
+            Some(Fault::Answer(code)) => {
+                let code = *code;
+                return Box::pin(async move { Ok(answer(code)) });
+            }
+            Some(Fault::Drop) => return Box::pin(async { Err("connection refused (injected)".into()) }),
+            Some(Fault::Hang) => return Box::pin(std::future::pending()),
+            Some(Fault::Stale) => {
+                let key = subject(&path);
+                if let Some(known) = faults.lock().memory.get(&key).cloned() {
+                    return Box::pin(async move { Ok(Response::new(whole(known))) });
+                }
+            }
+            _ => {}
+        }
+        let reply = self.inner.call(request);
+        Box::pin(async move {
+            if let Some(Fault::Delay(delay)) = fault {
+                tokio::time::sleep(delay).await;
+            }
+            let response = reply.await?;
+            faults.log(method.clone(), path.clone(), response.status().as_u16());
+            if fault == Some(Fault::LoseReply) {
+                return Err("connection reset (injected)".into());
+            }
+            let response = response.map(|body| body.map_err(Into::into).boxed_unsync());
+            let is_watch = path.contains("watch=true");
+            match fault {
+                Some(Fault::CutWatch(after)) if is_watch => Ok(response.map(|body| cut(body, after, None))),
+                Some(Fault::ExpireWatch(after)) if is_watch => {
+                    Ok(response.map(|body| cut(body, after, Some(expired()))))
+                }
+                _ if method == Method::GET && !is_watch => remembered(&faults, &path, response).await,
+                _ => Ok(response),
+            }
+        })
+    }
+}
+
+async fn remembered(
+    faults: &Faults,
+    path: &str,
+    response: Response<AnyBody>,
+) -> Result<Response<AnyBody>, BoxError> {
+    if !faults.lock().remembering {
+        return Ok(response);
+    }
+    let (parts, body) = response.into_parts();
+    let bytes = body.collect().await?.to_bytes();
+    if parts.status.is_success() {
+        faults
+            .lock()
+            .memory
+            .entry(subject(path))
+            .or_insert_with(|| bytes.clone());
+    }
+    Ok(Response::from_parts(parts, whole(bytes)))
+}
+
+/// What was asked for, without paging and versions.
+fn subject(path: &str) -> String {
+    path.split('?').next().unwrap_or(path).to_owned()
+}
+
+fn whole(bytes: Bytes) -> AnyBody {
+    Full::new(bytes).map_err(|never| match never {}).boxed_unsync()
+}
+
+fn answer(code: u16) -> Response<AnyBody> {
+    let body = json!({
+        "kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code, "reason": "Injected",
+        "message": format!("injected {code}"),
+    });
+    let mut response = Response::new(whole(Bytes::from(body.to_string())));
+    *response.status_mut() = StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    if code == 429 {
+        response
+            .headers_mut()
+            .insert("retry-after", http::HeaderValue::from_static("1"));
+    }
+    response
+}
+
+fn expired() -> Bytes {
+    let event = json!({"type": "ERROR", "object": {
+        "kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 410, "reason": "Expired",
+        "message": "too old resource version (injected)",
+    }});
+    Bytes::from(format!("{event}\n"))
+}
+
+/// Lets `after` events of a watch through, then perhaps `last`, then ends it. Events are lines.
+fn cut(body: AnyBody, after: usize, last: Option<Bytes>) -> AnyBody {
+    let frames = BodyStream::new(body).scan((after, last, false), |(left, last, over), frame| {
+        let next = match frame {
+            _ if *over => None,
+            Ok(frame) => {
+                let data = frame.into_data().unwrap_or_default();
+                let mut kept = Vec::new();
+                for line in data.split_inclusive(|byte| *byte == b'\n') {
+                    if *left == 0 {
+                        *over = true;
+                        kept.extend(last.take().unwrap_or_default());
+                        break;
+                    }
+                    kept.extend_from_slice(line);
+                    if line.ends_with(b"\n") && !line.windows(8).any(|part| part == b"BOOKMARK") {
+                        *left -= 1;
+                    }
+                }
+                Some(Ok(Frame::data(Bytes::from(kept))))
+            }
+            Err(error) => Some(Err(error)),
+        };
+        futures::future::ready(next)
+    });
+    BodyExt::boxed_unsync(StreamBody::new(frames.boxed()))
+}

@@ -67,7 +67,10 @@ impl Wish {
     }
 
     pub fn find(&self, kind: &str, name: &str) -> Option<&Value> {
-        let found = self.objects.iter().find(|wished| wished.resource.kind == kind && wished.name == name);
+        let found = self
+            .objects
+            .iter()
+            .find(|wished| wished.resource.kind == kind && wished.name == name);
         found.map(|wished| &wished.body)
     }
 
@@ -79,10 +82,34 @@ impl Wish {
             metadata["namespace"] = json!(owner.key.namespace);
             metadata["ownerReferences"] = json!([owner.reference]);
             metadata["labels"]["app.kubernetes.io/managed-by"] = json!(crate::MANAGED_BY);
+            if matches!(wished.resource.kind.as_str(), "Deployment" | "StatefulSet") {
+                let asked = &wished.body["spec"]["replicas"];
+                let asked = asked
+                    .as_i64()
+                    .map_or_else(|| "auto".to_owned(), |asked| asked.to_string());
+                wished.body["metadata"]["annotations"][crate::REPLICAS] = json!(asked);
+            }
             let digest = digest(&wished.body);
             wished.body["metadata"]["annotations"][crate::WISH] = json!(digest);
         }
         self.objects
+    }
+}
+
+impl Wished {
+    /// The wish as it is sent to an object that exists: replicas are written when the root's wish for them changes, and
+    /// otherwise stay as they are. So an autoscaler, or a person with `kubectl scale`, is never fought.
+    pub(crate) fn beside(&self, live: &Value) -> Value {
+        let mut body = self.body.clone();
+        let asked = &self.body["metadata"]["annotations"][crate::REPLICAS];
+        let asked_before = &live["metadata"]["annotations"][crate::REPLICAS];
+        if !asked.is_null()
+            && (asked == "auto" || asked == asked_before)
+            && !live["spec"]["replicas"].is_null()
+        {
+            body["spec"]["replicas"] = live["spec"]["replicas"].clone();
+        }
+        body
     }
 }
 
@@ -93,7 +120,8 @@ fn drop_empty(value: &mut Value) {
         Value::Object(map) => {
             map.retain(|key, value| {
                 drop_empty(value);
-                let meaningful_when_empty = matches!(key.as_str(), "emptyDir" | "podSelector" | "matchLabels");
+                let meaningful_when_empty =
+                    matches!(key.as_str(), "emptyDir" | "podSelector" | "matchLabels");
                 !(value.is_null()
                     || (!meaningful_when_empty && value.as_object().is_some_and(serde_json::Map::is_empty)))
             });
@@ -111,11 +139,13 @@ pub fn digest(value: &Value) -> String {
 
 pub fn digest_bytes(bytes: &[u8]) -> String {
     let hash = Sha256::digest(bytes);
-    hash.iter().take(8).fold(String::with_capacity(16), |mut text, byte| {
-        use std::fmt::Write;
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
+    hash.iter()
+        .take(8)
+        .fold(String::with_capacity(16), |mut text, byte| {
+            use std::fmt::Write;
+            let _ = write!(text, "{byte:02x}");
+            text
+        })
 }
 
 #[cfg(test)]
@@ -127,7 +157,11 @@ mod tests {
     fn owner() -> Owner {
         Owner {
             key: ObjectKey::new("ns", "root"),
-            reference: OwnerReference { name: "root".into(), uid: "u".into(), ..OwnerReference::default() },
+            reference: OwnerReference {
+                name: "root".into(),
+                uid: "u".into(),
+                ..OwnerReference::default()
+            },
         }
     }
 
@@ -145,7 +179,10 @@ mod tests {
             let mut wish = Wish::default();
             wish.add(&config_map(value));
             let sealed = wish.seal(&owner());
-            sealed[0].body["metadata"]["annotations"][crate::WISH].as_str().unwrap().to_owned()
+            sealed[0].body["metadata"]["annotations"][crate::WISH]
+                .as_str()
+                .unwrap()
+                .to_owned()
         };
         assert_eq!(sealed(Some("x")), sealed(Some("x")));
         assert_ne!(sealed(Some("x")), sealed(Some("y")));
@@ -153,9 +190,34 @@ mod tests {
     }
 
     #[test]
+    fn replicas_are_written_only_when_the_wish_for_them_changes() {
+        let wished = |replicas: Value| {
+            let mut wish = Wish::default();
+            let resource = ApiResource::erase::<k8s_openapi::api::apps::v1::Deployment>(&());
+            wish.add_json(
+                resource,
+                json!({"metadata": {"name": "a"}, "spec": {"replicas": replicas}}),
+            );
+            wish.seal(&owner()).remove(0)
+        };
+        let live = |asked: &str| json!({"metadata": {"annotations": {crate::REPLICAS: asked}}, "spec": {"replicas": 7}});
+        let sent = |replicas: Value, asked_before: &str| {
+            wished(replicas).beside(&live(asked_before))["spec"]["replicas"].clone()
+        };
+        assert_eq!(sent(json!(2), "2"), 7, "somebody else scaled");
+        assert_eq!(sent(json!(3), "2"), 3, "the user asks for another number");
+        assert_eq!(sent(Value::Null, "2"), 7, "handed to an autoscaler without a dip");
+        assert_eq!(wished(json!(2)).body["spec"]["replicas"], 2, "creation");
+    }
+
+    #[test]
     fn empty_leaves_are_not_claimed_but_empty_dir_stays() {
-        let mut value = json!({"a": null, "b": {}, "c": {"d": {}}, "volumes": [{"name": "v", "emptyDir": {}}], "e": []});
+        let mut value =
+            json!({"a": null, "b": {}, "c": {"d": {}}, "volumes": [{"name": "v", "emptyDir": {}}], "e": []});
         drop_empty(&mut value);
-        assert_eq!(value, json!({"volumes": [{"name": "v", "emptyDir": {}}], "e": []}));
+        assert_eq!(
+            value,
+            json!({"volumes": [{"name": "v", "emptyDir": {}}], "e": []})
+        );
     }
 }

@@ -17,7 +17,10 @@ pub async fn manager(client: Client, options: Options, metrics: Metrics, setting
     let children = vec![
         ChildResource::of::<Deployment>(),
         ChildResource::of::<Service>(),
-        ChildResource { resource: autoscaler.clone(), needs_crd: None },
+        ChildResource {
+            resource: autoscaler.clone(),
+            needs_crd: None,
+        },
         ChildResource::optional(workload::route::resource()),
     ];
     let mut manager = Manager::new(client.clone(), options, metrics, children);

@@ -19,17 +19,31 @@ pub const READ: &[&str] = &["get", "list", "watch"];
 
 /// What the kit itself needs, whichever controllers run.
 const KIT: &[Rule] = &[
-    Rule { group: "", resources: &["configmaps", "pods", "secrets"], verbs: READ },
-    Rule { group: "events.k8s.io", resources: &["events"], verbs: &["create", "patch"] },
+    Rule {
+        group: "",
+        resources: &["configmaps", "pods", "secrets"],
+        verbs: READ,
+    },
+    Rule {
+        group: "events.k8s.io",
+        resources: &["events"],
+        verbs: &["create", "patch"],
+    },
 ];
 
 /// Cluster-wide also when the operator looks after a few namespaces only.
-const CLUSTER: &[Rule] =
-    &[Rule { group: "apiextensions.k8s.io", resources: &["customresourcedefinitions"], verbs: READ }];
+const CLUSTER: &[Rule] = &[Rule {
+    group: "apiextensions.k8s.io",
+    resources: &["customresourcedefinitions"],
+    verbs: READ,
+}];
 
 /// In the operator's own namespace only.
-const LEASE: &[Rule] =
-    &[Rule { group: "coordination.k8s.io", resources: &["leases"], verbs: &["get", "create", "update"] }];
+const LEASE: &[Rule] = &[Rule {
+    group: "coordination.k8s.io",
+    resources: &["leases"],
+    verbs: &["get", "create", "update"],
+}];
 
 /// Rules for the namespaces that are looked after.
 pub fn namespaced() -> Vec<PolicyRule> {
@@ -50,7 +64,13 @@ fn merge<const N: usize>(declared: [&[Rule]; N]) -> Vec<PolicyRule> {
     for rule in declared.into_iter().flatten() {
         for resource in rule.resources {
             let known = verbs.entry((rule.group, resource)).or_default();
-            known.extend(rule.verbs.iter().filter(|verb| !known.contains(verb)).copied().collect::<Vec<_>>());
+            known.extend(
+                rule.verbs
+                    .iter()
+                    .filter(|verb| !known.contains(verb))
+                    .copied()
+                    .collect::<Vec<_>>(),
+            );
         }
     }
     let mut rules: BTreeMap<(&str, Vec<&str>), Vec<&str>> = BTreeMap::new();
@@ -77,7 +97,10 @@ mod tests {
     #[test]
     fn nothing_is_granted_by_wildcard() {
         for rule in [namespaced(), cluster(), own_namespace()].concat() {
-            let words = [rule.api_groups, rule.resources, Some(rule.verbs)].into_iter().flatten().flatten();
+            let words = [rule.api_groups, rule.resources, Some(rule.verbs)]
+                .into_iter()
+                .flatten()
+                .flatten();
             assert!(words.into_iter().all(|word| !word.contains('*')));
         }
     }
@@ -86,7 +109,12 @@ mod tests {
     fn secrets_are_only_read() {
         let secrets: Vec<PolicyRule> = namespaced()
             .into_iter()
-            .filter(|rule| rule.resources.iter().flatten().any(|resource| resource == "secrets"))
+            .filter(|rule| {
+                rule.resources
+                    .iter()
+                    .flatten()
+                    .any(|resource| resource == "secrets")
+            })
             .collect();
         assert_eq!(secrets.len(), 1);
         assert_eq!(secrets[0].verbs, ["get", "list", "watch"]);

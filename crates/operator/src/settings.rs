@@ -12,6 +12,8 @@ pub struct Settings {
     pub node_image: String,
     /// Bridges a package that speaks stdio to HTTP.
     pub bridge_package: String,
+    /// Package index for packages that name none; the public one when empty.
+    pub package_index: String,
     /// Pull secrets that every generated pod gets.
     pub image_pull_secrets: Vec<String>,
     pub log_level: String,
@@ -44,6 +46,7 @@ impl Default for Settings {
             python_image: "docker.io/library/python:3.12-slim".to_owned(),
             node_image: "docker.io/library/node:22-slim".to_owned(),
             bridge_package: "mcp-proxy".to_owned(),
+            package_index: String::new(),
             image_pull_secrets: Vec::new(),
             log_level: "INFO".to_owned(),
             telemetry_enabled: false,
@@ -56,7 +59,11 @@ impl Default for Settings {
 
 impl Settings {
     /// Reads the environment through `get`, so that tests can supply their own.
-    pub fn from_env(namespace: String, reach: Reach, get: impl Fn(&str) -> Option<String>) -> Result<Self, String> {
+    pub fn from_env(
+        namespace: String,
+        reach: Reach,
+        get: impl Fn(&str) -> Option<String>,
+    ) -> Result<Self, String> {
         let text = |name: &str| get(name).filter(|value| !value.trim().is_empty());
         let or = |name: &str, default: String| text(name).unwrap_or(default);
         let defaults = Self::default();
@@ -69,6 +76,7 @@ impl Settings {
             python_image: or("DEFAULT_MCP_SERVER_IMAGE", defaults.python_image),
             node_image: or("DEFAULT_NODE_IMAGE", defaults.node_image),
             bridge_package: or("GANTRY_MCP_BRIDGE_PACKAGE", defaults.bridge_package),
+            package_index: or("GANTRY_DEFAULT_PACKAGE_INDEX", String::new()),
             image_pull_secrets: or("GANTRY_IMAGE_PULL_SECRETS", String::new())
                 .split(',')
                 .map(|name| name.trim().to_owned())
@@ -86,7 +94,8 @@ impl Settings {
 
 fn flag(name: &str, value: Option<String>) -> Result<bool, String> {
     let Some(value) = value else { return Ok(false) };
-    bool::from_str(&value.to_ascii_lowercase()).map_err(|_| format!("{name} must be true or false, not {value:?}"))
+    bool::from_str(&value.to_ascii_lowercase())
+        .map_err(|_| format!("{name} must be true or false, not {value:?}"))
 }
 
 #[cfg(test)]
@@ -96,14 +105,23 @@ mod tests {
     fn read(pairs: &[(&str, &str)]) -> Result<Settings, String> {
         let pairs: Vec<(String, String)> = pairs.iter().map(|(k, v)| ((*k).into(), (*v).into())).collect();
         Settings::from_env("sys".into(), Reach::Proxy, move |name| {
-            pairs.iter().find(|(key, _)| key == name).map(|(_, value)| value.clone())
+            pairs
+                .iter()
+                .find(|(key, _)| key == name)
+                .map(|(_, value)| value.clone())
         })
     }
 
     #[test]
     fn an_empty_environment_gives_the_defaults() {
         let settings = read(&[("DEFAULT_LOG_LEVEL", "")]).unwrap();
-        assert_eq!(settings, Settings { namespace: "sys".into(), ..Settings::default() });
+        assert_eq!(
+            settings,
+            Settings {
+                namespace: "sys".into(),
+                ..Settings::default()
+            }
+        );
     }
 
     #[test]

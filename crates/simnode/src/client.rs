@@ -24,8 +24,8 @@ impl ClientArgs {
             .await
             .with_context(|| format!("failed to use {}", self.kubeconfig.display()))?;
         config.connect_timeout = Some(Duration::from_secs(5));
-        // Longer than the minute between two bookmarks: a silent watch is a dead one.
-        config.read_timeout = Some(Duration::from_mins(2));
+        // Longer than any watch lasts (the server ends it after 290 s): only a dead connection is silent for so long.
+        config.read_timeout = Some(Duration::from_secs(310));
         // Callers retry with what they know then; the built-in policy would repeat a stale request for minutes.
         config.default_retry = false;
         // Local link: compressing lists costs more than it saves.

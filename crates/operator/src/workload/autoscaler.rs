@@ -6,7 +6,14 @@ use serde_json::{Value, json};
 
 pub async fn resource(client: &Client) -> ApiResource {
     let kind = "HorizontalPodAutoscaler";
-    gantry_kit::apis::newest(client, "autoscaling", &["v2", "v2beta2"], kind, "horizontalpodautoscalers").await
+    gantry_kit::apis::newest(
+        client,
+        "autoscaling",
+        &["v2", "v2beta2"],
+        kind,
+        "horizontalpodautoscalers",
+    )
+    .await
 }
 
 /// Scales the Deployment of the same name.
@@ -17,8 +24,16 @@ pub fn build(autoscaling: &Autoscaling, labels: &Value, name: &str) -> Value {
         }})
     };
     let mut metrics: Vec<Value> = Vec::new();
-    metrics.extend(autoscaling.target_cpu().map(|percent| utilization("cpu", percent)));
-    metrics.extend(autoscaling.target_memory.map(|percent| utilization("memory", percent)));
+    metrics.extend(
+        autoscaling
+            .target_cpu()
+            .map(|percent| utilization("cpu", percent)),
+    );
+    metrics.extend(
+        autoscaling
+            .target_memory
+            .map(|percent| utilization("memory", percent)),
+    );
     metrics.extend(autoscaling.metrics.iter().flatten().map(custom));
     json!({
         "metadata": {"name": name, "labels": labels},

@@ -14,7 +14,7 @@ fn merge_at(base: &mut Value, patch: &Value, field: &str) {
         (Value::Object(base), Value::Object(patch)) => merge_maps(base, patch),
         (Value::Array(base), Value::Array(patch)) => match merge_key(field, patch) {
             Some(keys) => patch.iter().for_each(|item| merge_item(base, item, keys, field)),
-            None => *base = patch.clone(),
+            None => base.clone_from(patch),
         },
         (base, patch) => *base = without_directives(patch),
     }

@@ -74,7 +74,11 @@ mod tests {
     use super::*;
 
     fn pod() -> Value {
-        secure(vec![json!({"name": "main", "image": "a", "env": [{"name": "A", "value": "1"}]})], vec![], vec![])
+        secure(
+            vec![json!({"name": "main", "image": "a", "env": [{"name": "A", "value": "1"}]})],
+            vec![],
+            vec![],
+        )
     }
 
     #[test]
@@ -82,8 +86,15 @@ mod tests {
         let pod = pod();
         let container = &pod["containers"][0];
         assert_eq!(container["securityContext"]["readOnlyRootFilesystem"], true);
-        assert_eq!(container["securityContext"]["capabilities"]["drop"], json!(["ALL"]));
-        assert_eq!(container["env"].as_array().unwrap().len(), 2, "HOME is added to the given ones");
+        assert_eq!(
+            container["securityContext"]["capabilities"]["drop"],
+            json!(["ALL"])
+        );
+        assert_eq!(
+            container["env"].as_array().unwrap().len(),
+            2,
+            "HOME is added to the given ones"
+        );
         assert_eq!(pod["securityContext"]["runAsNonRoot"], true);
     }
 
@@ -94,12 +105,29 @@ mod tests {
             security_context: serde_json::from_value(json!({"readOnlyRootFilesystem": false})).unwrap(),
             ..ContainerOverride::default()
         };
-        let fragment = Fragment(json!({"securityContext": {"runAsUser": 1}}).as_object().unwrap().clone());
+        let fragment = Fragment(
+            json!({"securityContext": {"runAsUser": 1}})
+                .as_object()
+                .unwrap()
+                .clone(),
+        );
         let pod = with_overrides(pod(), "main", Some(&container), Some(&fragment)).unwrap();
         assert_eq!(pod["containers"][0]["image"], "b");
-        assert_eq!(pod["containers"][0]["securityContext"]["readOnlyRootFilesystem"], false);
-        assert_eq!(pod["containers"][0]["securityContext"]["allowPrivilegeEscalation"], false);
-        assert_eq!((&pod["securityContext"]["runAsUser"], &pod["securityContext"]["runAsGroup"]), (&json!(1), &json!(USER)));
+        assert_eq!(
+            pod["containers"][0]["securityContext"]["readOnlyRootFilesystem"],
+            false
+        );
+        assert_eq!(
+            pod["containers"][0]["securityContext"]["allowPrivilegeEscalation"],
+            false
+        );
+        assert_eq!(
+            (
+                &pod["securityContext"]["runAsUser"],
+                &pod["securityContext"]["runAsGroup"]
+            ),
+            (&json!(1), &json!(USER))
+        );
     }
 
     #[test]

@@ -28,9 +28,14 @@ pub struct Use {
 pub fn uses(namespace: &str, pod: &Value) -> BTreeSet<Use> {
     let mut found = BTreeSet::new();
     let mut add = |source: Source, selector: &Value, name_field: &str| {
-        let Some(name) = selector[name_field].as_str().filter(|name| !name.is_empty()) else { return };
+        let Some(name) = selector[name_field].as_str().filter(|name| !name.is_empty()) else {
+            return;
+        };
         found.insert(Use {
-            reference: Reference { source, key: ObjectKey::new(namespace, name) },
+            reference: Reference {
+                source,
+                key: ObjectKey::new(namespace, name),
+            },
             key: selector["key"].as_str().map(ToOwned::to_owned),
             optional: selector["optional"].as_bool().unwrap_or(false),
         });
@@ -39,7 +44,11 @@ pub fn uses(namespace: &str, pod: &Value) -> BTreeSet<Use> {
         for container in items(&pod[list]) {
             for variable in items(&container["env"]) {
                 add(Source::Secret, &variable["valueFrom"]["secretKeyRef"], "name");
-                add(Source::ConfigMap, &variable["valueFrom"]["configMapKeyRef"], "name");
+                add(
+                    Source::ConfigMap,
+                    &variable["valueFrom"]["configMapKeyRef"],
+                    "name",
+                );
             }
             for whole in items(&container["envFrom"]) {
                 add(Source::Secret, &whole["secretRef"], "name");
@@ -64,10 +73,14 @@ pub fn missing(uses: &BTreeSet<Use>, known: &Known) -> Option<(Source, String)> 
         let Reference { source, key } = &used.reference;
         let resolved = known.get(&used.reference).and_then(Option::as_ref);
         match (resolved, &used.key) {
-            (None, _) => Some((*source, format!("{source} {} does not exist: create it", key.name))),
-            (Some(resolved), Some(wanted)) if !resolved.digests.contains_key(wanted) => {
-                Some((*source, format!("{source} {} has no key {wanted:?}: add it", key.name)))
-            }
+            (None, _) => Some((
+                *source,
+                format!("{source} {} does not exist: create it", key.name),
+            )),
+            (Some(resolved), Some(wanted)) if !resolved.digests.contains_key(wanted) => Some((
+                *source,
+                format!("{source} {} has no key {wanted:?}: add it", key.name),
+            )),
             _ => None,
         }
     })
@@ -86,7 +99,12 @@ pub fn fingerprint(uses: &BTreeSet<Use>, known: &Known) -> Option<String> {
                 Some(key) => json!(resolved.digests.get(key)),
                 None => json!(resolved.digests),
             });
-            json!([used.reference.source.to_string(), used.reference.key.name, used.key, values])
+            json!([
+                used.reference.source.to_string(),
+                used.reference.key.name,
+                used.key,
+                values
+            ])
         })
         .collect();
     Some(digest(&json!(parts)))
@@ -113,7 +131,10 @@ mod tests {
 
     fn known(secret_value: &str, other: &str) -> Known {
         let resolved = |key: &str, value: &str| {
-            Some(Arc::new(Resolved { digests: [(key.to_owned(), value.to_owned())].into(), ..Resolved::default() }))
+            Some(Arc::new(Resolved {
+                digests: [(key.to_owned(), value.to_owned())].into(),
+                ..Resolved::default()
+            }))
         };
         uses("ns", &pod())
             .into_iter()
@@ -135,15 +156,27 @@ mod tests {
 
     #[test]
     fn all_places_are_found() {
-        let names: BTreeSet<String> = uses("ns", &pod()).into_iter().map(|used| used.reference.key.name).collect();
-        assert_eq!(names, ["all", "init", "opt", "proj", "s", "vol"].map(ToOwned::to_owned).into());
+        let names: BTreeSet<String> = uses("ns", &pod())
+            .into_iter()
+            .map(|used| used.reference.key.name)
+            .collect();
+        assert_eq!(
+            names,
+            ["all", "init", "opt", "proj", "s", "vol"]
+                .map(ToOwned::to_owned)
+                .into()
+        );
     }
 
     #[test]
     fn only_what_is_used_rolls_the_pods() {
         let uses = uses("ns", &pod());
         let before = fingerprint(&uses, &known("1", "1"));
-        assert_eq!(before, fingerprint(&uses, &known("1", "2")), "another key of the Secret");
+        assert_eq!(
+            before,
+            fingerprint(&uses, &known("1", "2")),
+            "another key of the Secret"
+        );
         assert_ne!(before, fingerprint(&uses, &known("2", "1")));
         assert_eq!(fingerprint(&BTreeSet::new(), &known("1", "1")), None);
     }

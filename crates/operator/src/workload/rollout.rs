@@ -26,9 +26,15 @@ pub fn verdict(deployment: &Deployment, pods: &[Arc<PodSummary>]) -> (Verdict, P
     let total = status.replicas.unwrap_or(0);
     if observed && updated >= wanted && available >= wanted && total <= wanted.max(updated) {
         let ready = if wanted == 0 {
-            Verdict::no(reasons::SCALED_TO_ZERO, "no replicas are asked for: raise replicas to serve")
+            Verdict::no(
+                reasons::SCALED_TO_ZERO,
+                "no replicas are asked for: raise replicas to serve",
+            )
         } else {
-            Verdict::yes(reasons::READY, format!("{available} of {wanted} pods are available"))
+            Verdict::yes(
+                reasons::READY,
+                format!("{available} of {wanted} pods are available"),
+            )
         };
         return (ready, Progress::Done);
     }
@@ -38,29 +44,52 @@ pub fn verdict(deployment: &Deployment, pods: &[Arc<PodSummary>]) -> (Verdict, P
         }
         if let Some(failure) = condition(deployment, "ReplicaFailure", "True") {
             let message = failure.message.clone().unwrap_or_default();
-            let reason =
-                if message.contains("exceeded quota") { reasons::QUOTA_EXCEEDED } else { reasons::REJECTED };
-            return (Verdict::no(reason, format!("pods cannot be created: {message}")), Progress::Stuck);
+            let reason = if message.contains("exceeded quota") {
+                reasons::QUOTA_EXCEEDED
+            } else {
+                reasons::REJECTED
+            };
+            return (
+                Verdict::no(reason, format!("pods cannot be created: {message}")),
+                Progress::Stuck,
+            );
         }
         if let Some(late) = condition(deployment, "Progressing", "False") {
             let message = late.message.clone().unwrap_or_default();
-            return (Verdict::no(reasons::PROGRESS_DEADLINE_EXCEEDED, message), Progress::Stuck);
+            return (
+                Verdict::no(reasons::PROGRESS_DEADLINE_EXCEEDED, message),
+                Progress::Stuck,
+            );
         }
     }
-    let installing = pods.iter().flat_map(|pod| &pod.containers).any(|c| c.init && c.name == INSTALLER && c.running);
-    let what = if installing { "installing the package; " } else { "" };
+    let installing = pods
+        .iter()
+        .flat_map(|pod| &pod.containers)
+        .any(|c| c.init && c.name == INSTALLER && c.running);
+    let what = if installing {
+        "installing the package; "
+    } else {
+        ""
+    };
     let message = format!("{what}{updated} of {wanted} pods are up to date, {available} available");
     (Verdict::no(reasons::ROLLING_OUT, message), Progress::Working)
 }
 
 /// The cause that a person would look for, from the newest pod that has one.
 pub fn trouble(pods: &[Arc<PodSummary>]) -> Option<(&'static str, String)> {
-    pods.iter().filter(|pod| !pod.ready && !pod.is_being_deleted()).find_map(|pod| {
-        if let Some(why) = &pod.unschedulable {
-            return Some((reasons::UNSCHEDULABLE, format!("pod {} finds no node: {why}", pod.name())));
-        }
-        pod.containers.iter().find_map(|container| container_trouble(pod.name(), container))
-    })
+    pods.iter()
+        .filter(|pod| !pod.ready && !pod.is_being_deleted())
+        .find_map(|pod| {
+            if let Some(why) = &pod.unschedulable {
+                return Some((
+                    reasons::UNSCHEDULABLE,
+                    format!("pod {} finds no node: {why}", pod.name()),
+                ));
+            }
+            pod.containers
+                .iter()
+                .find_map(|container| container_trouble(pod.name(), container))
+        })
 }
 
 fn container_trouble(pod: &str, container: &ContainerSummary) -> Option<(&'static str, String)> {
@@ -90,37 +119,67 @@ fn container_trouble(pod: &str, container: &ContainerSummary) -> Option<(&'stati
         return Some((reasons::OUT_OF_MEMORY, message));
     }
     if container.init && name == INSTALLER {
-        return Some((reasons::PACKAGE_INSTALL_FAILED, format!("the package could not be installed: {words}")));
+        return Some((
+            reasons::PACKAGE_INSTALL_FAILED,
+            format!("the package could not be installed: {words}"),
+        ));
     }
-    Some((reasons::CRASH_LOOP, if words.is_empty() { again } else { format!("{again}: {words}") }))
+    Some((
+        reasons::CRASH_LOOP,
+        if words.is_empty() {
+            again
+        } else {
+            format!("{again}: {words}")
+        },
+    ))
 }
 
 /// The lines of a container's log that tell why it ended, without the counters and times that change at every restart.
 fn last_words(message: &str) -> String {
-    let lines: Vec<&str> = message.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
-    let errors: Vec<&str> = lines.iter().filter(|line| line.to_lowercase().contains("error")).copied().collect();
+    let lines: Vec<&str> = message
+        .lines()
+        .map(str::trim)
+        .filter(|line| !line.is_empty())
+        .collect();
+    let errors: Vec<&str> = lines
+        .iter()
+        .filter(|line| line.to_lowercase().contains("error"))
+        .copied()
+        .collect();
     let telling = if errors.is_empty() { &lines } else { &errors };
     let last: Vec<&str> = telling.iter().rev().take(3).rev().copied().collect();
     gantry_kit::error::shorten(last.join(" · "), 600)
 }
 
 fn condition<'a>(deployment: &'a Deployment, type_: &str, status: &str) -> Option<&'a DeploymentCondition> {
-    deployment.status.as_ref()?.conditions.iter().flatten().find(|condition| {
-        condition.type_.as_deref() == Some(type_) && condition.status.as_deref() == Some(status)
-    })
+    deployment
+        .status
+        .as_ref()?
+        .conditions
+        .iter()
+        .flatten()
+        .find(|condition| {
+            condition.type_.as_deref() == Some(type_) && condition.status.as_deref() == Some(status)
+        })
 }
 
 /// The Deployment's report as our kinds carry it.
 pub fn report(deployment: &Deployment) -> DeploymentStatus {
     let status = deployment.status.clone().unwrap_or_default();
-    let conditions = status.conditions.unwrap_or_default().into_iter().map(|condition| Condition {
-        type_: condition.type_.unwrap_or_default(),
-        status: condition.status.unwrap_or_default(),
-        reason: condition.reason.unwrap_or_default(),
-        message: condition.message.unwrap_or_default(),
-        last_transition_time: condition.last_transition_time.unwrap_or(Time(Timestamp::UNIX_EPOCH)),
-        observed_generation: None,
-    });
+    let conditions = status
+        .conditions
+        .unwrap_or_default()
+        .into_iter()
+        .map(|condition| Condition {
+            type_: condition.type_.unwrap_or_default(),
+            status: condition.status.unwrap_or_default(),
+            reason: condition.reason.unwrap_or_default(),
+            message: condition.message.unwrap_or_default(),
+            last_transition_time: condition
+                .last_transition_time
+                .unwrap_or(Time(Timestamp::UNIX_EPOCH)),
+            observed_generation: None,
+        });
     DeploymentStatus {
         replicas: Some(status.replicas.unwrap_or(0)),
         ready_replicas: Some(status.ready_replicas.unwrap_or(0)),

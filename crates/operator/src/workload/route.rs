@@ -34,7 +34,9 @@ pub fn build(
     service: &str,
     port: i32,
 ) -> Value {
-    let timeout = route.and_then(|route| text(route.timeout.as_ref())).unwrap_or(gateway.mcp_timeout.as_str());
+    let timeout = route
+        .and_then(|route| text(route.timeout.as_ref()))
+        .unwrap_or(gateway.mcp_timeout.as_str());
     let mut rule = json!({
         "matches": [{"path": {"type": "PathPrefix", "value": path}}],
         "filters": [{

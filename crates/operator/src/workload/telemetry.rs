@@ -7,7 +7,9 @@ use crate::Settings;
 
 /// The variables of one workload; none when telemetry is off.
 pub fn env(telemetry: Option<&Telemetry>, settings: &Settings, namespace: &str, name: &str) -> Vec<Value> {
-    let enabled = telemetry.and_then(|telemetry| telemetry.enabled).unwrap_or(settings.telemetry_enabled);
+    let enabled = telemetry
+        .and_then(|telemetry| telemetry.enabled)
+        .unwrap_or(settings.telemetry_enabled);
     if !enabled {
         return Vec::new();
     }

@@ -106,25 +106,31 @@ impl Keeper {
         let count = u32::try_from(self.nodes.len()).unwrap_or(u32::MAX).max(1);
         let mut tick = tokio::time::interval(RENEW / count);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
-        for name in self.nodes.keys().cycle() {
+        let names = self.nodes.keys().cycle();
+        let turns = stream::unfold((tick, names), |(mut tick, mut names)| async {
             tick.tick().await;
-            if self.is_gone(name) {
-                continue;
-            }
-            let renewed = deadline(async {
-                let patch = Patch::Merge(objects::renewal(name, Timestamp::now()));
-                match self.lease_api.patch(name, &PatchParams::default(), &patch).await {
-                    // Its owner is needed to make a new one.
-                    Err(kube::Error::Api(status)) if status.code == 404 => {
-                        let node = self.node_api.get_metadata(name).await?;
-                        self.renew(name, &node.uid().unwrap_or_default()).await
-                    }
-                    other => Ok(other.map(|_| ())?),
+            Some((names.next()?, (tick, names)))
+        });
+        turns.for_each_concurrent(8, |name| self.keep_lease(name)).await;
+    }
+
+    async fn keep_lease(&self, name: &str) {
+        if self.is_gone(name) {
+            return;
+        }
+        let renewed = deadline(async {
+            let patch = Patch::Merge(objects::renewal(name, Timestamp::now()));
+            match self.lease_api.patch(name, &PatchParams::default(), &patch).await {
+                // Its owner is needed to make a new one.
+                Err(kube::Error::Api(status)) if status.code == 404 => {
+                    let node = self.node_api.get_metadata(name).await?;
+                    self.renew(name, &node.uid().unwrap_or_default()).await
                 }
-            });
-            if let Err(error) = renewed.await {
-                tracing::warn!(node = name, "failed to renew the lease: {error:#}");
+                other => Ok(other.map(|_| ())?),
             }
+        });
+        if let Err(error) = renewed.await {
+            tracing::warn!(node = name, "failed to renew the lease: {error:#}");
         }
     }
 

@@ -157,3 +157,48 @@ fn arch() -> &'static str {
         other => other,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::{coordination::v1::Lease, core::v1::Node};
+
+    use super::*;
+
+    #[test]
+    fn nodes_and_leases_are_complete() {
+        let shape = NodeShape {
+            cpu: "32".into(),
+            memory: "64Gi".into(),
+            pods: 1000,
+            version: "v1.20.2".into(),
+            labels: vec![("zone".into(), "a".into())],
+            taints: vec![Taint {
+                key: "sim".into(),
+                value: String::new(),
+                effect: "NoSchedule".into(),
+            }],
+        };
+        let now: Timestamp = "2026-01-02T03:04:05.5Z".parse().unwrap();
+        let node: Node =
+            serde_json::from_value(shape.node("sim-0", Ipv4Addr::new(10, 0, 0, 1), now)).unwrap();
+        let labels = node.metadata.labels.unwrap();
+        assert_eq!(
+            (labels[SIMULATED].as_str(), labels["zone"].as_str()),
+            ("true", "a")
+        );
+        assert_eq!(labels["kubernetes.io/hostname"], "sim-0");
+        let status = node.status.unwrap();
+        assert_eq!(status.allocatable.unwrap()["pods"].0, "1000");
+        let ready: Vec<_> = status
+            .conditions
+            .unwrap()
+            .into_iter()
+            .filter(|c| c.status == "True")
+            .collect();
+        assert_eq!((ready.len(), ready[0].type_.as_str()), (1, "Ready"));
+        assert_eq!(node.spec.unwrap().taints.unwrap()[0].effect, "NoSchedule");
+        let lease: Lease = serde_json::from_value(lease("sim-0", "u", now)).unwrap();
+        assert_eq!(lease.spec.unwrap().renew_time.unwrap().0, now);
+        assert_eq!(lease.metadata.owner_references.unwrap()[0].kind, "Node");
+    }
+}

@@ -124,7 +124,7 @@ impl Runner {
         match event {
             watcher::Event::Init => self.listed = Some(HashSet::new()),
             watcher::Event::InitApply(pod) => {
-                if let Some(uid) = self.observe(pod, true) {
+                if let Some(uid) = self.observe(pod) {
                     self.listed.get_or_insert_default().insert(uid);
                 }
             }
@@ -148,7 +148,7 @@ impl Runner {
                 }
             }
             watcher::Event::Apply(pod) => {
-                self.observe(pod, false);
+                self.observe(pod);
             }
             watcher::Event::Delete(pod) => {
                 if let Some(uid) = pod.metadata.uid {
@@ -158,8 +158,8 @@ impl Runner {
         }
     }
 
-    /// Takes in a newer sight of a pod and acts on it. A list counts even where its version looks older.
-    fn observe(&mut self, pod: Pod, listed: bool) -> Option<Arc<str>> {
+    /// Takes in a newer sight of a pod and acts on it.
+    fn observe(&mut self, pod: Pod) -> Option<Arc<str>> {
         let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref())?;
         if !self.nodes.contains_key(node) {
             return None;
@@ -182,8 +182,8 @@ impl Runner {
                 sent: Sent::default(),
             }
         });
-        let (old, new) = (entry.resource_version, view.resource_version);
-        if new == old || (new < old && !listed) {
+        // Replies to our own writes may be ahead of the watch, and of a list.
+        if view.resource_version <= entry.resource_version {
             return Some(uid);
         }
         entry.resource_version = view.resource_version;
@@ -305,7 +305,7 @@ impl Runner {
                 }
                 match pod {
                     Some(pod) => {
-                        self.observe(*pod, false);
+                        self.observe(*pod);
                         // What the watch brought meanwhile may be newer than the reply.
                         self.enqueue(uid);
                     }

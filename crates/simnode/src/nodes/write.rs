@@ -78,3 +78,30 @@ pub fn status_patch(uid: &str, status: &PodStatus) -> Value {
     }
     json!({"metadata": {"uid": uid}, "status": status})
 }
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::core::v1::PodCondition;
+
+    use super::*;
+
+    #[test]
+    fn what_conditions_no_longer_say_is_taken_back() {
+        let ready = PodCondition {
+            type_: "Ready".into(),
+            status: "True".into(),
+            ..PodCondition::default()
+        };
+        let status = PodStatus {
+            conditions: Some(vec![ready]),
+            ..PodStatus::default()
+        };
+        let expected = json!({
+            "metadata": {"uid": "u"},
+            "status": {"conditions": [
+                {"type": "Ready", "status": "True", "reason": null, "message": null, "lastProbeTime": null},
+            ]},
+        });
+        assert_eq!(status_patch("u", &status), expected);
+    }
+}

@@ -46,9 +46,8 @@ fn labels(server: &Valid) -> Value {
 
 /// Port 80 as the seed has it, 8000 as today's clients expect it.
 fn service(server: &Valid) -> Value {
-    let port = |name: &str, port: i32| {
-        json!({"name": name, "port": port, "targetPort": PORT, "protocol": "TCP"})
-    };
+    let port =
+        |name: &str, port: i32| json!({"name": name, "port": port, "targetPort": PORT, "protocol": "TCP"});
     json!({
         "metadata": {"name": server.child, "labels": labels(server)},
         "spec": {
@@ -73,11 +72,9 @@ fn deployment(server: &Valid) -> Value {
             "spec": server.pod,
         },
     });
-    // Left out when an autoscaler, or anybody else, decides: what is not in the wish is not ours.
-    if server.spec.autoscaling().is_none()
-        && let Some(replicas) = server.spec.replicas
-    {
-        spec["replicas"] = json!(replicas);
+    // Left out when an autoscaler decides.
+    if server.spec.autoscaling().is_none() {
+        spec["replicas"] = json!(server.spec.replicas());
     }
     json!({"metadata": {"name": server.child, "labels": labels(server)}, "spec": spec})
 }

@@ -20,15 +20,47 @@ use crate::{
 
 /// What this controller does in the cluster, beside what the kit does for all.
 pub const RBAC: &[Rule] = &[
-    Rule { group: "kaos.tools", resources: &["mcpservers"], verbs: &["get", "list", "watch", "patch"] },
-    Rule { group: "kaos.tools", resources: &["mcpservers/status"], verbs: &["patch"] },
+    Rule {
+        group: "kaos.tools",
+        resources: &["mcpservers"],
+        verbs: &["get", "list", "watch", "patch"],
+    },
+    Rule {
+        group: "kaos.tools",
+        resources: &["mcpservers/status"],
+        verbs: &["patch"],
+    },
     // The garbage collector's admission check asks for this before an owner reference may block deletion.
-    Rule { group: "kaos.tools", resources: &["mcpservers/finalizers"], verbs: &["update"] },
-    Rule { group: "apps", resources: &["deployments"], verbs: OWN },
-    Rule { group: "", resources: &["services"], verbs: OWN },
-    Rule { group: "autoscaling", resources: &["horizontalpodautoscalers"], verbs: OWN },
-    Rule { group: "gateway.networking.k8s.io", resources: &["httproutes"], verbs: OWN },
-    Rule { group: "", resources: &["pods"], verbs: READ },
+    Rule {
+        group: "kaos.tools",
+        resources: &["mcpservers/finalizers"],
+        verbs: &["update"],
+    },
+    Rule {
+        group: "apps",
+        resources: &["deployments"],
+        verbs: OWN,
+    },
+    Rule {
+        group: "",
+        resources: &["services"],
+        verbs: OWN,
+    },
+    Rule {
+        group: "autoscaling",
+        resources: &["horizontalpodautoscalers"],
+        verbs: OWN,
+    },
+    Rule {
+        group: "gateway.networking.k8s.io",
+        resources: &["httproutes"],
+        verbs: OWN,
+    },
+    Rule {
+        group: "",
+        resources: &["pods"],
+        verbs: READ,
+    },
 ];
 
 pub struct McpServers {
@@ -41,7 +73,12 @@ pub struct McpServers {
 impl McpServers {
     pub fn new(client: Client, settings: Settings, autoscaler: ApiResource) -> Self {
         let asker = tools::Asker::new(client, settings.reach);
-        Self { settings, autoscaler, probes: Probes::new(Duration::from_secs(600)), asker }
+        Self {
+            settings,
+            autoscaler,
+            probes: Probes::new(Duration::from_secs(600)),
+            asker,
+        }
     }
 }
 

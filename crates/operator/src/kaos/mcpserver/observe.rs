@@ -34,13 +34,20 @@ pub async fn observe(server: &MCPServer, settings: &Settings, context: &Context)
         key: ObjectKey::new(settings.namespace.clone(), registry::CONFIG_MAP),
     };
     // The registry decides what the pod looks like, and with it what the pod refers to: so it is read first.
-    let found = context.references.find(McpServers::NAME, &key, &catalogue).await?;
+    let found = context
+        .references
+        .find(McpServers::NAME, &key, &catalogue)
+        .await?;
     let registry = Registry::parse(found.as_deref());
     let uses = validate::pod(server, settings, &registry).map(|pod| refs::uses(&key.namespace, &pod));
     let mut wanted = BTreeSet::from([catalogue]);
     wanted.extend(uses.unwrap_or_default().into_iter().map(|used| used.reference));
     let known = context.references.resolve(McpServers::NAME, &key, wanted).await?;
-    Ok(Observed { registry, known, has_gateway_api: context.apis.has(route::CRD) })
+    Ok(Observed {
+        registry,
+        known,
+        has_gateway_api: context.apis.has(route::CRD),
+    })
 }
 
 /// What the cluster shows once the wish is applied.
@@ -62,9 +69,17 @@ pub fn look_again(
         what: format!("{what} that was just applied"),
         source: serde::de::Error::custom("it is not there"),
     };
-    let deployment: Deployment = applied.get("Deployment", &valid.child)?.ok_or_else(|| lost("Deployment"))?;
-    let service: Service = applied.get("Service", &valid.child)?.ok_or_else(|| lost("Service"))?;
-    let ready = deployment.status.as_ref().and_then(|status| status.ready_replicas).unwrap_or(0);
+    let deployment: Deployment = applied
+        .get("Deployment", &valid.child)?
+        .ok_or_else(|| lost("Deployment"))?;
+    let service: Service = applied
+        .get("Service", &valid.child)?
+        .ok_or_else(|| lost("Service"))?;
+    let ready = deployment
+        .status
+        .as_ref()
+        .and_then(|status| status.ready_replicas)
+        .unwrap_or(0);
     let tools = (ready > 0)
         .then(|| {
             // Another pod template is another server: what the old one listed says nothing about it.
@@ -77,5 +92,9 @@ pub fn look_again(
         })
         .flatten();
     let pods = context.pods_of(McpServers::NAME, &key);
-    Ok(Seen { deployment, pods, tools })
+    Ok(Seen {
+        deployment,
+        pods,
+        tools,
+    })
 }

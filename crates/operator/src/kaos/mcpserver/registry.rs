@@ -32,12 +32,19 @@ pub struct Registry {
 
 impl Registry {
     pub fn parse(config_map: Option<&Resolved>) -> Self {
-        let mut registry = Self { runtimes: built_in(), fault: None };
-        let Some(text) = config_map.and_then(|map| map.data.get(KEY)) else { return registry };
+        let mut registry = Self {
+            runtimes: built_in(),
+            fault: None,
+        };
+        let Some(text) = config_map.and_then(|map| map.data.get(KEY)) else {
+            return registry;
+        };
         match read(text) {
             Ok(runtimes) => registry.runtimes.extend(runtimes),
             Err(why) => {
-                registry.fault = Some(format!("key {KEY} of ConfigMap {CONFIG_MAP} cannot be read: {why}"));
+                registry.fault = Some(format!(
+                    "key {KEY} of ConfigMap {CONFIG_MAP} cannot be read: {why}"
+                ));
             }
         }
         registry
@@ -45,7 +52,10 @@ impl Registry {
 
     /// The entry, or words for the user.
     pub fn find(&self, name: &str) -> Result<&Runtime, String> {
-        let found = self.runtimes.get(name).filter(|runtime| !runtime.image.is_empty());
+        let found = self
+            .runtimes
+            .get(name)
+            .filter(|runtime| !runtime.image.is_empty());
         found.ok_or_else(|| {
             if let Some(fault) = &self.fault {
                 return fault.clone();
@@ -84,16 +94,50 @@ fn built_in() -> BTreeMap<String, Runtime> {
         ..Runtime::default()
     };
     [
-        (PYTHON_STRING, runtime("axsauze/kaos-mcp-python-string:latest", Some("MCP_TOOLS_STRING"), &[], &[])),
+        (
+            PYTHON_STRING,
+            runtime(
+                "axsauze/kaos-mcp-python-string:latest",
+                Some("MCP_TOOLS_STRING"),
+                &[],
+                &[],
+            ),
+        ),
         (
             "kubernetes",
-            runtime("quay.io/containers/kubernetes_mcp_server:v0.0.67", None, &["--port", "8000"], &[]),
+            runtime(
+                "quay.io/containers/kubernetes_mcp_server:v0.0.67",
+                None,
+                &["--port", "8000"],
+                &[],
+            ),
         ),
-        ("slack", runtime("zencoderai/slack-mcp:latest", None, &[], &["SLACK_BOT_TOKEN", "SLACK_TEAM_ID"])),
-        ("pctx-codemode", runtime("axsauze/kaos-mcp-pctx-codemode:latest", Some("PCTX_CONFIG"), &[], &[])),
+        (
+            "slack",
+            runtime(
+                "zencoderai/slack-mcp:latest",
+                None,
+                &[],
+                &["SLACK_BOT_TOKEN", "SLACK_TEAM_ID"],
+            ),
+        ),
+        (
+            "pctx-codemode",
+            runtime(
+                "axsauze/kaos-mcp-pctx-codemode:latest",
+                Some("PCTX_CONFIG"),
+                &[],
+                &[],
+            ),
+        ),
         (
             "fastmcp-codemode",
-            runtime("axsauze/kaos-mcp-fastmcp-codemode:latest", Some("MCP_SERVERS_CONFIG"), &[], &[]),
+            runtime(
+                "axsauze/kaos-mcp-fastmcp-codemode:latest",
+                Some("MCP_SERVERS_CONFIG"),
+                &[],
+                &[],
+            ),
         ),
     ]
     .map(|(name, runtime)| (name.to_owned(), runtime))
@@ -108,7 +152,10 @@ mod tests {
 
     fn registry(text: &str) -> Registry {
         let data = [(KEY.to_owned(), text.to_owned())].into();
-        Registry::parse(Some(&Resolved { data, ..Resolved::default() }))
+        Registry::parse(Some(&Resolved {
+            data,
+            ..Resolved::default()
+        }))
     }
 
     #[rstest]
@@ -116,14 +163,20 @@ mod tests {
     #[case::plain("mine: {image: i, paramsEnvVar: P, type: python}\n")]
     fn both_layouts_are_read_and_add_to_what_is_built_in(#[case] text: &str) {
         let registry = registry(text);
-        assert_eq!(registry.find("mine").unwrap().params_env_var.as_deref(), Some("P"));
+        assert_eq!(
+            registry.find("mine").unwrap().params_env_var.as_deref(),
+            Some("P")
+        );
         assert!(registry.find("slack").is_ok());
     }
 
     #[test]
     fn a_missing_runtime_names_the_cure() {
         let error = registry("").find("nope").unwrap_err();
-        assert!(error.contains("nope") && error.contains("python-string") && error.contains(CONFIG_MAP), "{error}");
+        assert!(
+            error.contains("nope") && error.contains("python-string") && error.contains(CONFIG_MAP),
+            "{error}"
+        );
     }
 
     #[test]

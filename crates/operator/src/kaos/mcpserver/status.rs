@@ -16,7 +16,10 @@ use crate::workload::rollout;
 pub fn blocked(server: &MCPServer, blocked: Blocked) -> Outcome<MCPServerStatus> {
     let status = server.status.clone().unwrap_or_default();
     let kept = |type_: &'static str| {
-        let known = status.conditions.as_deref().and_then(|known| conditions::find(known, type_));
+        let known = status
+            .conditions
+            .as_deref()
+            .and_then(|known| conditions::find(known, type_));
         let verdict = known.map(|known| {
             let message = known.message.clone();
             match known.status.as_str() {
@@ -25,7 +28,10 @@ pub fn blocked(server: &MCPServer, blocked: Blocked) -> Outcome<MCPServerStatus>
                 _ => Verdict::unknown(known.reason.clone(), message),
             }
         });
-        (type_, verdict.unwrap_or_else(|| Verdict::unknown(blocked.reason, "")))
+        (
+            type_,
+            verdict.unwrap_or_else(|| Verdict::unknown(blocked.reason, "")),
+        )
     };
     let also = [types::AVAILABLE, types::TOOLS_DISCOVERED, types::ROUTED].map(kept);
     let ready = Verdict::no(blocked.reason, blocked.message);
@@ -47,7 +53,10 @@ pub fn from_applied(server: &Valid, seen: &Seen) -> Outcome<MCPServerStatus> {
         .collect();
     pairs.sort();
     let status = MCPServerStatus {
-        endpoint: Some(format!("http://{}.{}.svc.cluster.local:{PORT}", server.child, server.namespace)),
+        endpoint: Some(format!(
+            "http://{}.{}.svc.cluster.local:{PORT}",
+            server.child, server.namespace
+        )),
         runtime: Some(server.runtime.clone()),
         available_tools: seen.tools.clone().and_then(Result::ok),
         replicas: report.replicas,
@@ -71,8 +80,14 @@ fn available_verdict(available: i32) -> Verdict {
 
 fn tools_verdict(seen: &Seen) -> Verdict {
     match &seen.tools {
-        Some(Ok(tools)) => Verdict::yes(reasons::TOOLS_LISTED, format!("the server lists {} tools", tools.len())),
-        Some(Err(why)) => Verdict::no(reasons::TOOLS_UNREACHABLE, format!("the server does not list its tools: {why}")),
+        Some(Ok(tools)) => Verdict::yes(
+            reasons::TOOLS_LISTED,
+            format!("the server lists {} tools", tools.len()),
+        ),
+        Some(Err(why)) => Verdict::no(
+            reasons::TOOLS_UNREACHABLE,
+            format!("the server does not list its tools: {why}"),
+        ),
         None => Verdict::unknown(reasons::NOT_ASKED_YET, "tools are asked for once a pod is ready"),
     }
 }
@@ -83,7 +98,10 @@ fn route_verdict(server: &Valid) -> Verdict {
         Route::Impossible(why) => Verdict::no(reasons::GATEWAY_API_MISSING, why.clone()),
         Route::Wanted(gateway) => Verdict::yes(
             reasons::ROUTE_CREATED,
-            format!("/{}/mcp/{} on gateway {}", server.namespace, server.name, gateway.name),
+            format!(
+                "/{}/mcp/{} on gateway {}",
+                server.namespace, server.name, gateway.name
+            ),
         ),
     }
 }

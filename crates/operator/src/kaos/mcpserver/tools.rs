@@ -61,7 +61,11 @@ impl Asker {
                 Client::new(plain, "default")
             }
         };
-        Self { client, reach, fault: Arc::default() }
+        Self {
+            client,
+            reach,
+            fault: Arc::default(),
+        }
     }
 
     /// The names of the tools, sorted.
@@ -77,7 +81,10 @@ impl Asker {
             }
             Reach::Direct => format!("http://{address}:{PORT}"),
         };
-        let asker = Self { fault: Arc::default(), ..self.clone() };
+        let asker = Self {
+            fault: Arc::default(),
+            ..self.clone()
+        };
         async move {
             let mut why = String::new();
             // Where today's servers answer, and where some older ones do.
@@ -93,7 +100,10 @@ impl Asker {
     }
 
     async fn send(&self, request: Request<Body>) -> Result<Response<Body>, McpError> {
-        self.client.send(request).await.map_err(|error| self.note(Fault::Unreachable(innermost(&error))))
+        self.client
+            .send(request)
+            .await
+            .map_err(|error| self.note(Fault::Unreachable(innermost(&error))))
     }
 
     fn note(&self, fault: Fault) -> McpError {
@@ -121,9 +131,16 @@ async fn list(asker: Asker, uri: String) -> Result<Vec<String>, String> {
     config.allow_stateless = true;
     let transport = StreamableHttpClientTransport::with_client(asker.clone(), config);
     let client = ().serve(transport).await.map_err(|error| asker.explain(error))?;
-    let listed = client.list_all_tools().await.map_err(|error| asker.explain(error));
+    let listed = client
+        .list_all_tools()
+        .await
+        .map_err(|error| asker.explain(error));
     let _ = client.cancel().await;
-    let mut names: Vec<String> = listed?.into_iter().take(MOST_TOOLS).map(|tool| tool.name.into_owned()).collect();
+    let mut names: Vec<String> = listed?
+        .into_iter()
+        .take(MOST_TOOLS)
+        .map(|tool| tool.name.into_owned())
+        .collect();
     names.sort();
     Ok(names)
 }
@@ -141,7 +158,8 @@ impl StreamableHttpClient for Asker {
         _auth_header: Option<String>,
         custom_headers: HashMap<HeaderName, HeaderValue>,
     ) -> Result<StreamableHttpPostResponse, McpError> {
-        let body = serde_json::to_vec(&message).map_err(|error| self.note(Fault::Decode(error.to_string())))?;
+        let body =
+            serde_json::to_vec(&message).map_err(|error| self.note(Fault::Decode(error.to_string())))?;
         let request = request("POST", &uri, session_id.as_deref(), &custom_headers, body)?;
         let response = self.send(request).await?;
         let status = response.status();
@@ -214,11 +232,17 @@ fn request(
     for (name, value) in custom {
         request = request.header(name, value);
     }
-    request.body(Body::from(body)).map_err(|error| McpError::Client(Fault::Decode(error.to_string())))
+    request
+        .body(Body::from(body))
+        .map_err(|error| McpError::Client(Fault::Decode(error.to_string())))
 }
 
 fn header(response: &Response<Body>, name: &str) -> Option<String> {
-    response.headers().get(name).and_then(|value| value.to_str().ok()).map(ToOwned::to_owned)
+    response
+        .headers()
+        .get(name)
+        .and_then(|value| value.to_str().ok())
+        .map(ToOwned::to_owned)
 }
 
 fn events(response: Response<Body>) -> BoxStream<'static, Result<Sse, SseError>> {

@@ -4,10 +4,7 @@ use gantry_crds::{
     conditions::reasons,
     kaos::{CUSTOM_RUNTIME, MCPServer, MCPServerSpec, McpServerType, McpTransport, ToolSource},
 };
-use gantry_kit::{
-    Progress,
-    references::Source,
-};
+use gantry_kit::{Progress, references::Source};
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
@@ -61,7 +58,11 @@ pub struct Blocked {
 
 impl Blocked {
     fn stuck(reason: &'static str, message: impl Into<String>) -> Self {
-        Self { reason, message: message.into(), progress: Progress::Stuck }
+        Self {
+            reason,
+            message: message.into(),
+            progress: Progress::Stuck,
+        }
     }
 }
 
@@ -79,7 +80,11 @@ pub fn validate(server: &MCPServer, settings: &Settings, observed: &Observed) ->
             Source::Secret => reasons::WAITING_FOR_SECRET,
             Source::ConfigMap => reasons::WAITING_FOR_CONFIG_MAP,
         };
-        return Err(Blocked { reason, message, progress: Progress::Working });
+        return Err(Blocked {
+            reason,
+            message,
+            progress: Progress::Working,
+        });
     }
     check_required_env(server, &observed.registry, &pod, observed)?;
     let name = server.name_any();
@@ -108,7 +113,9 @@ fn route_of(spec: &MCPServerSpec, settings: &Settings, has_gateway_api: bool) ->
         return Route::NotWanted;
     }
     match &settings.gateway {
-        None => Route::Impossible("the operator has no gateway: set GATEWAY_API_ENABLED and GATEWAY_NAME".into()),
+        None => {
+            Route::Impossible("the operator has no gateway: set GATEWAY_API_ENABLED and GATEWAY_NAME".into())
+        }
         Some(_) if !has_gateway_api => {
             Route::Impossible("the Gateway API is not installed: install its CRDs".into())
         }
@@ -120,7 +127,10 @@ fn route_of(spec: &MCPServerSpec, settings: &Settings, has_gateway_api: bool) ->
 pub fn pod(server: &MCPServer, settings: &Settings, registry: &Registry) -> Result<Value, Blocked> {
     let spec = &server.spec;
     let Some(source) = spec.source() else {
-        return Err(Blocked::stuck(reasons::INVALID_SPEC, "name exactly one source of tools"));
+        return Err(Blocked::stuck(
+            reasons::INVALID_SPEC,
+            "name exactly one source of tools",
+        ));
     };
     let mut server_container = json!({
         "name": CONTAINER,
@@ -137,8 +147,14 @@ pub fn pod(server: &MCPServer, settings: &Settings, registry: &Registry) -> Resu
     let mut init = Vec::new();
     let mut volumes = Vec::new();
     match source {
-        ToolSource::Runtime { name: CUSTOM_RUNTIME, params } => {
-            push_env(&mut server_container, params.map(|params| json!({"name": "MCP_PARAMS", "value": params})));
+        ToolSource::Runtime {
+            name: CUSTOM_RUNTIME,
+            params,
+        } => {
+            push_env(
+                &mut server_container,
+                params.map(|params| json!({"name": "MCP_PARAMS", "value": params})),
+            );
         }
         ToolSource::Runtime { name, params } => {
             let runtime = find(registry, name)?;
@@ -150,13 +166,19 @@ pub fn pod(server: &MCPServer, settings: &Settings, registry: &Registry) -> Resu
                     let message = format!("runtime {name:?} takes no params: remove spec.params");
                     return Err(Blocked::stuck(reasons::INVALID_SPEC, message));
                 };
-                push_env(&mut server_container, Some(json!({"name": variable, "value": params})));
+                push_env(
+                    &mut server_container,
+                    Some(json!({"name": variable, "value": params})),
+                );
             }
         }
         ToolSource::ToolsString(code) => {
             let runtime = find(registry, PYTHON_STRING)?;
             server_container["image"] = json!(runtime.image);
-            push_env(&mut server_container, Some(json!({"name": "MCP_TOOLS_STRING", "value": code})));
+            push_env(
+                &mut server_container,
+                Some(json!({"name": "MCP_TOOLS_STRING", "value": code})),
+            );
         }
         ToolSource::ToolsSecret(selector) => {
             let runtime = find(registry, PYTHON_STRING)?;
@@ -187,12 +209,20 @@ pub fn pod(server: &MCPServer, settings: &Settings, registry: &Registry) -> Resu
         let patch = json!({"containers": [{"name": CONTAINER, "resources": resources}]});
         crate::workload::merge::strategic(&mut wished, &patch);
     }
-    if let Some(account) = spec.service_account_name.as_deref().filter(|name| !name.is_empty()) {
+    if let Some(account) = spec
+        .service_account_name
+        .as_deref()
+        .filter(|name| !name.is_empty())
+    {
         wished["serviceAccountName"] = json!(account);
         wished["automountServiceAccountToken"] = json!(true);
     }
     if !settings.image_pull_secrets.is_empty() {
-        wished["imagePullSecrets"] = settings.image_pull_secrets.iter().map(|name| json!({"name": name})).collect();
+        wished["imagePullSecrets"] = settings
+            .image_pull_secrets
+            .iter()
+            .map(|name| json!({"name": name}))
+            .collect();
     }
     pods::with_overrides(wished, CONTAINER, spec.container.as_ref(), spec.pod_spec.as_ref())
         .map_err(|message| Blocked::stuck(reasons::INVALID_OVERRIDE, message))
@@ -211,7 +241,12 @@ fn base_env(server: &MCPServer, settings: &Settings) -> Vec<Value> {
         json!({"name": "PORT", "value": PORT.to_string()}),
     ];
     let namespace = server.namespace().unwrap_or_default();
-    env.extend(telemetry::env(server.spec.telemetry.as_ref(), settings, &namespace, &name));
+    env.extend(telemetry::env(
+        server.spec.telemetry.as_ref(),
+        settings,
+        &namespace,
+        &name,
+    ));
     env
 }
 
@@ -232,7 +267,11 @@ fn install(
     let mount = json!([{"name": "packages", "mountPath": PACKAGES}]);
     let (image, script, path) = match language {
         McpServerType::Python => {
-            let bridge = if stdio { format!(" {}", settings.bridge_package) } else { String::new() };
+            let bridge = if stdio {
+                format!(" {}", settings.bridge_package)
+            } else {
+                String::new()
+            };
             let script = format!(
                 "timeout -k 5 {INSTALL_SECONDS} python -m pip install --disable-pip-version-check --no-input --no-cache-dir \
                  --timeout 20 --retries 1 --target {PACKAGES} \"$MCP_PACKAGE\"{bridge}"
@@ -248,7 +287,11 @@ fn install(
                 "timeout -k 5 {INSTALL_SECONDS} npm install --no-audit --no-fund --cache /tmp/npm --prefix {PACKAGES} \
                  \"$MCP_PACKAGE\""
             );
-            (&settings.node_image, script, format!("{PACKAGES}/node_modules/.bin"))
+            (
+                &settings.node_image,
+                script,
+                format!("{PACKAGES}/node_modules/.bin"),
+            )
         }
     };
     let script = format!(
@@ -256,7 +299,9 @@ fn install(
          reachable?\" >&2; exit $code"
     );
     let mut env = vec![json!({"name": "MCP_PACKAGE", "value": package})];
-    if let Some(url) = config.index_url.as_deref().filter(|url| !url.is_empty()) {
+    let own_index = config.index_url.as_deref().filter(|url| !url.is_empty());
+    let url = own_index.unwrap_or(settings.package_index.as_str());
+    if !url.is_empty() {
         env.push(json!({"name": "PIP_INDEX_URL", "value": url}));
         env.push(json!({"name": "NPM_CONFIG_REGISTRY", "value": url}));
         if let Some(host) = host_of(url) {
@@ -276,11 +321,15 @@ fn install(
     });
     let command = command_of(package);
     let run = if stdio {
-        format!("exec mcp-proxy --host 0.0.0.0 --port {PORT} --stateless --pass-environment -- {command} \"$@\"")
+        format!(
+            "exec mcp-proxy --host 0.0.0.0 --port {PORT} --stateless --pass-environment -- {command} \"$@\""
+        )
     } else {
         // Some packages install no command and run as a module.
         let module = command.replace('-', "_");
-        format!("if command -v {command} >/dev/null; then exec {command} \"$@\"; else exec python -m {module} \"$@\"; fi")
+        format!(
+            "if command -v {command} >/dev/null; then exec {command} \"$@\"; else exec python -m {module} \"$@\"; fi"
+        )
     };
     let mut args = vec![command.clone()];
     args.extend(config.args.unwrap_or_default());
@@ -288,7 +337,14 @@ fn install(
         init,
         run: vec![
             ("image", json!(image)),
-            ("command", json!(["sh", "-c", format!("export PATH={path}:$PATH PYTHONPATH={PACKAGES}; {run}")])),
+            (
+                "command",
+                json!([
+                    "sh",
+                    "-c",
+                    format!("export PATH={path}:$PATH PYTHONPATH={PACKAGES}; {run}")
+                ]),
+            ),
             ("args", json!(args)),
             ("volumeMounts", mount),
         ],
@@ -307,7 +363,10 @@ fn host_of(url: &str) -> Option<&str> {
 fn command_of(package: &str) -> String {
     let unscoped = package.trim().trim_start_matches('@');
     let base = unscoped.rsplit('/').next().unwrap_or(unscoped);
-    base.split(['[', '=', '<', '>', '~', '!', ';', ' ', '@']).next().unwrap_or(base).to_owned()
+    base.split(['[', '=', '<', '>', '~', '!', ';', ' ', '@'])
+        .next()
+        .unwrap_or(base)
+        .to_owned()
 }
 
 fn check_required_env(
@@ -316,35 +375,59 @@ fn check_required_env(
     pod: &Value,
     observed: &Observed,
 ) -> Result<(), Blocked> {
-    let Some(ToolSource::Runtime { name, .. }) = server.spec.source() else { return Ok(()) };
+    let Some(ToolSource::Runtime { name, .. }) = server.spec.source() else {
+        return Ok(());
+    };
     if name == CUSTOM_RUNTIME {
         return Ok(());
     }
     let runtime = find(registry, name)?;
     let namespace = server.namespace().unwrap_or_default();
     let containers = pod["containers"].as_array().cloned().unwrap_or_default();
-    let container = containers.iter().find(|container| container["name"] == CONTAINER).cloned().unwrap_or_default();
+    let container = containers
+        .iter()
+        .find(|container| container["name"] == CONTAINER)
+        .cloned()
+        .unwrap_or_default();
     let from_whole = |variable: &str| {
-        refs::uses(&namespace, &json!({"containers": [{"envFrom": container["envFrom"]}]})).iter().any(|used| {
+        refs::uses(
+            &namespace,
+            &json!({"containers": [{"envFrom": container["envFrom"]}]}),
+        )
+        .iter()
+        .any(|used| {
             let resolved = observed.known.get(&used.reference).and_then(Option::as_ref);
             resolved.is_some_and(|resolved| resolved.digests.contains_key(variable))
         })
     };
     let given = |variable: &str| {
-        container["env"].as_array().into_iter().flatten().any(|entry| entry["name"] == variable)
+        container["env"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .any(|entry| entry["name"] == variable)
             || from_whole(variable)
     };
-    let missing: Vec<&str> =
-        runtime.required_env.iter().map(String::as_str).filter(|variable| !given(variable)).collect();
+    let missing: Vec<&str> = runtime
+        .required_env
+        .iter()
+        .map(String::as_str)
+        .filter(|variable| !given(variable))
+        .collect();
     if missing.is_empty() {
         return Ok(());
     }
-    let message = format!("runtime {name:?} needs {}: set it in container.env", missing.join(" and "));
+    let message = format!(
+        "runtime {name:?} needs {}: set it in container.env",
+        missing.join(" and ")
+    );
     Err(Blocked::stuck(reasons::INVALID_SPEC, message))
 }
 
 fn find<'a>(registry: &'a Registry, name: &str) -> Result<&'a super::registry::Runtime, Blocked> {
-    registry.find(name).map_err(|message| Blocked::stuck(reasons::RUNTIME_NOT_FOUND, message))
+    registry
+        .find(name)
+        .map_err(|message| Blocked::stuck(reasons::RUNTIME_NOT_FOUND, message))
 }
 
 fn push_env(container: &mut Value, variable: Option<Value>) {
