@@ -147,7 +147,7 @@ pub struct Manager {
     everybody: Vec<Arc<dyn Fn() + Send + Sync>>,
 }
 
-type StartWorkers = Box<dyn Fn(&mut JoinSet<()>, &CancellationToken) + Send>;
+type StartWorkers = Box<dyn Fn(&mut JoinSet<()>, &CancellationToken) + Send + Sync>;
 
 impl Manager {
     pub fn new(client: Client, options: Options, metrics: Metrics, children: Vec<ChildResource>) -> Self {
@@ -243,7 +243,7 @@ impl Manager {
         });
         let wake_all = queue.clone();
         self.everybody.push(Arc::new(move || {
-            store.keys().into_iter().for_each(|key| wake_all.add(key))
+            store.keys().into_iter().for_each(|key| wake_all.add(key));
         }));
         let concurrency = self.options.concurrency.max(1);
         let readiness = self.readiness.clone();
@@ -280,46 +280,31 @@ impl Manager {
             });
         }
         let stop_leading = CancellationToken::new();
-        let elector = self.elector.take().map(|elector| {
+        // In a set of its own, so that it ends with this future, however that ends.
+        let mut electing = JoinSet::new();
+        if let Some(elector) = self.elector.take() {
             let stop = stop_leading.clone();
-            tokio::spawn(elector.run(async move { stop.cancelled().await }))
-        });
-        self.lead_until(shutdown).await;
-        stop_leading.cancel();
-        if let Some(elector) = elector {
-            let _ = elector.await;
+            electing.spawn(elector.run(async move { stop.cancelled().await }));
         }
+        let Self {
+            fence,
+            workers,
+            everybody,
+            options,
+            ..
+        } = self;
+        Team {
+            fence,
+            workers,
+            everybody,
+            grace: options.grace,
+        }
+        .lead_until(shutdown)
+        .await;
+        stop_leading.cancel();
+        while electing.join_next().await.is_some() {}
         background.shutdown().await;
         Ok(())
-    }
-
-    async fn lead_until(&self, shutdown: impl Future<Output = ()> + Send) {
-        let mut shutdown = std::pin::pin!(shutdown);
-        loop {
-            tokio::select! {
-                () = &mut shutdown => return,
-                () = self.fence.gained() => {}
-            }
-            // What changed while another led is in the queues; what it was doing when it died need not be.
-            self.everybody.iter().for_each(|wake_all| wake_all());
-            let stop = CancellationToken::new();
-            let mut workers = JoinSet::new();
-            for start in &self.workers {
-                start(&mut workers, &stop);
-            }
-            tokio::select! {
-                () = &mut shutdown => {
-                    stop.cancel();
-                    let finish = async { while workers.join_next().await.is_some() {} };
-                    if tokio::time::timeout(self.options.grace, finish).await.is_err() {
-                        tracing::warn!("work still under way was cut off");
-                    }
-                    return;
-                }
-                // Dropping the workers drops their requests: nothing is written after the lease is gone.
-                () = self.fence.lost() => workers.shutdown().await,
-            }
-        }
     }
 
     fn watch_children(&self, tasks: &mut JoinSet<()>) {
@@ -458,6 +443,47 @@ impl Manager {
             vec![None]
         } else {
             self.options.namespaces.iter().cloned().map(Some).collect()
+        }
+    }
+}
+
+/// All workers, which act only while the lease is held.
+struct Team {
+    fence: Fence,
+    workers: Vec<StartWorkers>,
+    everybody: Vec<Arc<dyn Fn() + Send + Sync>>,
+    grace: Duration,
+}
+
+impl Team {
+    async fn lead_until(&self, shutdown: impl Future<Output = ()> + Send) {
+        let mut shutdown = std::pin::pin!(shutdown);
+        loop {
+            tokio::select! {
+                () = &mut shutdown => return,
+                () = self.fence.gained() => {}
+            }
+            // What changed while another led is in the queues; what it was doing when it died need not be.
+            for wake_all in &self.everybody {
+                wake_all();
+            }
+            let stop = CancellationToken::new();
+            let mut workers = JoinSet::new();
+            for start in &self.workers {
+                start(&mut workers, &stop);
+            }
+            tokio::select! {
+                () = &mut shutdown => {
+                    stop.cancel();
+                    let finish = async { while workers.join_next().await.is_some() {} };
+                    if tokio::time::timeout(self.grace, finish).await.is_err() {
+                        tracing::warn!("work still under way was cut off");
+                    }
+                    return;
+                }
+                // Dropping the workers drops their requests: nothing is written after the lease is gone.
+                () = self.fence.lost() => workers.shutdown().await,
+            }
         }
     }
 }

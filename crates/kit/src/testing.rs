@@ -339,28 +339,29 @@ fn expired() -> Bytes {
 
 /// Lets `after` events of a watch through, then perhaps `last`, then ends it. Events are lines.
 fn cut(body: AnyBody, after: usize, last: Option<Bytes>) -> AnyBody {
-    let frames = BodyStream::new(body).scan((after, last, false), |(left, last, over), frame| {
-        let next = match frame {
-            _ if *over => None,
-            Ok(frame) => {
-                let data = frame.into_data().unwrap_or_default();
-                let mut kept = Vec::new();
-                for line in data.split_inclusive(|byte| *byte == b'\n') {
-                    if *left == 0 {
-                        *over = true;
-                        kept.extend(last.take().unwrap_or_default());
-                        break;
-                    }
-                    kept.extend_from_slice(line);
-                    if line.ends_with(b"\n") && !line.windows(8).any(|part| part == b"BOOKMARK") {
-                        *left -= 1;
-                    }
-                }
-                Some(Ok(Frame::data(Bytes::from(kept))))
-            }
-            Err(error) => Some(Err(error)),
+    let start = (BodyStream::new(body), after, last, false);
+    let frames = futures::stream::unfold(start, |(mut frames, mut left, mut last, mut over)| async move {
+        if over {
+            return None;
+        }
+        let frame = match frames.next().await? {
+            Ok(frame) => frame,
+            Err(error) => return Some((Err(error), (frames, left, last, over))),
         };
-        futures::future::ready(next)
+        let data = frame.into_data().unwrap_or_default();
+        let mut kept = Vec::new();
+        for line in data.split_inclusive(|byte| *byte == b'\n') {
+            if left == 0 {
+                over = true;
+                kept.extend(last.take().unwrap_or_default());
+                break;
+            }
+            kept.extend_from_slice(line);
+            if line.ends_with(b"\n") && !line.windows(8).any(|part| part == b"BOOKMARK") {
+                left -= 1;
+            }
+        }
+        Some((Ok(Frame::data(Bytes::from(kept))), (frames, left, last, over)))
     });
     BodyExt::boxed_unsync(StreamBody::new(frames.boxed()))
 }

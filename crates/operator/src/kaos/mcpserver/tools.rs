@@ -3,12 +3,14 @@
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex, PoisonError},
+    time::Duration,
 };
 
 use futures::{StreamExt, stream::BoxStream};
 use gantry_kit::probe::Answer;
 use http::{HeaderName, HeaderValue, Request, Response, StatusCode, header};
 use http_body_util::{BodyExt, Limited};
+use hyper_util::client::legacy::connect::HttpConnector;
 use kube::{Client, client::Body};
 use rmcp::{
     ServiceExt,
@@ -57,7 +59,9 @@ impl Asker {
             Reach::Proxy => client,
             Reach::Direct => {
                 let executor = hyper_util::rt::TokioExecutor::new();
-                let plain = hyper_util::client::legacy::Client::builder(executor).build_http::<Body>();
+                let mut connector = HttpConnector::new();
+                connector.set_connect_timeout(Some(Duration::from_secs(3)));
+                let plain = hyper_util::client::legacy::Client::builder(executor).build::<_, Body>(connector);
                 Client::new(plain, "default")
             }
         };

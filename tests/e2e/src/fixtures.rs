@@ -1,0 +1,93 @@
+//! One fixture for each kind that has a controller; every sweep runs over all of them. A new kind adds one here and a
+//! table of its fields in `tests/fields.rs`.
+
+use anyhow::{Context as _, bail};
+use kube::core::{ApiResource, DynamicObject};
+use serde_json::{Value, json};
+
+use crate::{Cluster, eventually_for};
+
+pub struct Fixture {
+    pub resource: ApiResource,
+    pub name: &'static str,
+    /// A minimal object.
+    pub base: Value,
+    /// Another spec of the same object, as different as can be; its children differ in number too.
+    pub other: Value,
+    /// A spec that is accepted by the server but cannot work, with the reason that it leads to.
+    pub broken: (Value, &'static str),
+    /// A spec that the server stores and that does not decode.
+    pub poison: Value,
+    /// Name of the main workload.
+    pub deployment: &'static str,
+}
+
+pub fn all() -> Vec<Fixture> {
+    vec![mcpserver()]
+}
+
+pub fn mcpserver_resource() -> ApiResource {
+    ApiResource::erase::<gantry_crds::kaos::MCPServer>(&())
+}
+
+fn mcpserver() -> Fixture {
+    let of = |spec: Value| {
+        json!({
+            "apiVersion": "kaos.tools/v1alpha1", "kind": "MCPServer",
+            "metadata": {"name": "echo"}, "spec": spec,
+        })
+    };
+    Fixture {
+        resource: mcpserver_resource(),
+        name: "echo",
+        base: of(
+            json!({"runtime": "python-string", "params": "def echo(text: str) -> str:\n    return text\n"}),
+        ),
+        other: of(json!({
+            "config": {"mcp": "mcp-server-time==1.0", "transport": "stdio", "env": [{"name": "TZ", "value": "UTC"}]},
+            "autoscaling": {"minReplicas": 2, "maxReplicas": 4, "targetCPU": 50},
+            "resources": {"limits": {"memory": "1Gi"}},
+        })),
+        broken: (
+            of(json!({"runtime": "python-string", "podSpec": {"nodeSelector": {"no-node": "has-this"}}})),
+            "Unschedulable",
+        ),
+        poison: of(json!({
+            "runtime": "python-string", "container": {"securityContext": {"runAsUser": "somebody"}},
+        })),
+        deployment: "mcpserver-echo",
+    }
+}
+
+/// The object as it is now.
+pub async fn get(cluster: &Cluster, fixture: &Fixture) -> anyhow::Result<DynamicObject> {
+    Ok(cluster.api(&fixture.resource).get(fixture.name).await?)
+}
+
+/// Waits until the `Ready` condition of the current generation has this status and, if given, this reason.
+pub async fn wait_ready(
+    cluster: &Cluster,
+    resource: &ApiResource,
+    name: &str,
+    status: &str,
+    reason: Option<&str>,
+) -> anyhow::Result<DynamicObject> {
+    let api = cluster.api(resource);
+    eventually_for(std::time::Duration::from_secs(90), async || {
+        let object = api.get(name).await?;
+        let ready = condition(&object, "Ready").context("no Ready condition yet")?;
+        let current = object.data["status"]["observedGeneration"].as_i64() == object.metadata.generation;
+        if !current || ready["status"] != status || reason.is_some_and(|reason| ready["reason"] != reason) {
+            bail!("{name} is {ready} (current generation observed: {current})");
+        }
+        Ok(object)
+    })
+    .await
+}
+
+pub fn condition<'a>(object: &'a DynamicObject, type_: &str) -> Option<&'a Value> {
+    object.data["status"]["conditions"]
+        .as_array()?
+        .iter()
+        .find(|condition| condition["type"] == type_)
+}

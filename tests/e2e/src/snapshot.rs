@@ -1,0 +1,83 @@
+//! What a namespace holds, without what differs from run to run: the oracle of the differential tests.
+
+use std::collections::BTreeMap;
+
+use kube::core::{ApiResource, DynamicObject};
+use serde_json::{Value, json};
+
+use crate::Cluster;
+
+/// Every kind of child that any controller makes.
+pub fn child_kinds() -> Vec<ApiResource> {
+    let of = |group: &str, version: &str, kind: &str, plural: &str| ApiResource {
+        group: group.to_owned(),
+        version: version.to_owned(),
+        api_version: if group.is_empty() {
+            version.to_owned()
+        } else {
+            format!("{group}/{version}")
+        },
+        kind: kind.to_owned(),
+        plural: plural.to_owned(),
+    };
+    vec![
+        of("apps", "v1", "Deployment", "deployments"),
+        of("", "v1", "Service", "services"),
+        of(
+            "autoscaling",
+            "v2beta2",
+            "HorizontalPodAutoscaler",
+            "horizontalpodautoscalers",
+        ),
+        of("gateway.networking.k8s.io", "v1", "HTTPRoute", "httproutes"),
+    ]
+}
+
+/// Children by `Kind/name`, with the namespace's name taken out.
+pub type Snapshot = BTreeMap<String, Value>;
+
+pub async fn children(cluster: &Cluster) -> anyhow::Result<Snapshot> {
+    let mut found = Snapshot::new();
+    for kind in child_kinds() {
+        for object in cluster.list(&kind).await? {
+            if object
+                .metadata
+                .labels
+                .as_ref()
+                .and_then(|labels| labels.get("app.kubernetes.io/managed-by"))
+                == Some(&"gantry".to_owned())
+            {
+                let name = object.metadata.name.clone().unwrap_or_default();
+                found.insert(
+                    format!("{}/{name}", kind.kind),
+                    essence(&object, &cluster.namespace),
+                );
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// What was asked for, not what the server and other controllers keep in it.
+pub fn essence(object: &DynamicObject, namespace: &str) -> Value {
+    let mut value = json!(object);
+    let metadata = json!({
+        "labels": value["metadata"]["labels"],
+        "annotations": value["metadata"]["annotations"],
+        "owners": value["metadata"]["ownerReferences"].as_array().map(Vec::len),
+    });
+    value["metadata"] = metadata;
+    if let Some(map) = value.as_object_mut() {
+        map.remove("status");
+    }
+    if let Some(annotations) = value["metadata"]["annotations"].as_object_mut() {
+        // The revision counts rollouts, and the digest covers the owner's uid.
+        annotations
+            .retain(|name, _| !name.starts_with("deployment.kubernetes.io/") && name != gantry_kit::WISH);
+    }
+    if let Some(spec) = value["spec"].as_object_mut() {
+        spec.retain(|name, _| !matches!(name.as_str(), "clusterIP" | "clusterIPs"));
+    }
+    let text = value.to_string().replace(namespace, "NAMESPACE");
+    serde_json::from_str(&text).unwrap_or_default()
+}

@@ -1,0 +1,101 @@
+//! Two replicas: one acts, and never both.
+
+use std::time::{Duration, Instant};
+
+use anyhow::ensure;
+use gantry_e2e::{
+    Cluster, Running, eventually_for,
+    fixtures::{mcpserver_resource, wait_ready},
+    operator,
+};
+use gantry_kit::testing::Faults;
+use serde_json::json;
+
+const LEASE: Duration = Duration::from_secs(4);
+
+async fn replica(cluster: &Cluster, name: &str) -> anyhow::Result<Running> {
+    let options = operator::with_lease(&cluster.namespace, name, LEASE);
+    Running::start_with(cluster, &Faults::default(), options, operator::settings()).await
+}
+
+async fn make(cluster: &Cluster, name: &str) -> anyhow::Result<()> {
+    let object = json!({
+        "apiVersion": "kaos.tools/v1alpha1", "kind": "MCPServer",
+        "metadata": {"name": name}, "spec": {"runtime": "python-string"},
+    });
+    cluster.apply(&mcpserver_resource(), &object).await?;
+    wait_ready(cluster, &mcpserver_resource(), name, "True", None).await?;
+    Ok(())
+}
+
+async fn leads(replica: &Running) -> anyhow::Result<()> {
+    eventually_for(Duration::from_secs(20), async || {
+        ensure!(
+            replica.metrics.render().contains("gantry_leader 1"),
+            "does not lead"
+        );
+        Ok(())
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_two_replicas_one_acts_and_a_killed_one_is_replaced() -> anyhow::Result<()> {
+    let cluster = Cluster::simulated().await?;
+    let first = replica(&cluster, "first").await?;
+    leads(&first).await?;
+    let second = replica(&cluster, "second").await?;
+    make(&cluster, "a").await?;
+    assert!(!first.faults.writes().is_empty());
+    assert_eq!(second.faults.writes(), [], "the standby writes nothing");
+    let killed = Instant::now();
+    first.kill().await;
+    leads(&second).await?;
+    let took = killed.elapsed();
+    assert!(took < LEASE * 2, "took over after {took:?}");
+    make(&cluster, "b").await?;
+    // Stopped in order, it gives the lease back at once.
+    let third = replica(&cluster, "third").await?;
+    let stopped = Instant::now();
+    second.stop().await;
+    leads(&third).await?;
+    assert!(
+        stopped.elapsed() < LEASE,
+        "a released lease need not run out: {:?}",
+        stopped.elapsed()
+    );
+    third.stop().await;
+    cluster.done().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replica_that_is_cut_off_stops_before_another_starts() -> anyhow::Result<()> {
+    let cluster = Cluster::simulated().await?;
+    let first = replica(&cluster, "first").await?;
+    leads(&first).await?;
+    let second = replica(&cluster, "second").await?;
+    make(&cluster, "a").await?;
+    // From here on nothing of the first gets out, and nobody tells it.
+    first.faults.die_after(0);
+    let mut overlap = false;
+    let until = Instant::now() + LEASE * 3;
+    let mut taken_over = None;
+    let cut = Instant::now();
+    while Instant::now() < until {
+        let both = [&first, &second]
+            .iter()
+            .all(|one| one.metrics.render().contains("gantry_leader 1"));
+        overlap |= both;
+        if taken_over.is_none() && second.metrics.render().contains("gantry_leader 1") {
+            taken_over = Some(cut.elapsed());
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert!(!overlap, "both believed to lead");
+    let taken_over = taken_over.expect("the second never took over");
+    assert!(taken_over < LEASE * 2, "took over after {taken_over:?}");
+    make(&cluster, "b").await?;
+    first.kill().await;
+    second.stop().await;
+    cluster.done().await
+}

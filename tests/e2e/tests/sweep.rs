@@ -1,0 +1,360 @@
+//! Every controller against everything that can go wrong between it and the API server. The oracle is differential:
+//! whatever happened on the way, the children must be those of an undisturbed run.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use gantry_e2e::{
+    Cluster, Running, eventually,
+    fixtures::{self, Fixture, wait_ready},
+    snapshot::{self, Snapshot},
+};
+use gantry_kit::testing::{Fault, Faults, Rule};
+use http::Method;
+use serde_json::Value;
+
+/// `RUST_LOG=debug` shows what the operators under test say.
+fn logs() {
+    let filter = tracing_subscriber::EnvFilter::from_default_env();
+    let _ = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_test_writer()
+        .try_init();
+}
+
+async fn settled(cluster: &Cluster, fixture: &Fixture) -> anyhow::Result<Snapshot> {
+    wait_ready(cluster, &fixture.resource, fixture.name, "True", None).await?;
+    snapshot::children(cluster).await
+}
+
+/// Creates `object` in a new namespace with nothing in the way.
+async fn undisturbed(home: &Cluster, fixture: &Fixture, object: &Value) -> anyhow::Result<(Snapshot, usize)> {
+    let cluster = home.in_new_namespace().await?;
+    let faults = Faults::default();
+    let operator = Running::start(&cluster, &faults).await?;
+    cluster.apply(&fixture.resource, object).await?;
+    let snapshot = settled(&cluster, fixture).await?;
+    let writes = faults.writes().len();
+    operator.kill().await;
+    cluster.done().await?;
+    ensure!(!snapshot.is_empty(), "an undisturbed run makes no children");
+    Ok((snapshot, writes))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_crash_after_any_write_is_recovered_from() -> anyhow::Result<()> {
+    logs();
+    let home = Cluster::simulated().await?;
+    for fixture in fixtures::all() {
+        let (expected, writes) = undisturbed(&home, &fixture, &fixture.base).await?;
+        for after in 1..=writes {
+            let cluster = home.in_new_namespace().await?;
+            let faults = Faults::default();
+            faults.die_after(after);
+            let first = Running::start(&cluster, &faults).await?;
+            cluster.apply(&fixture.resource, &fixture.base).await?;
+            let died = eventually(async || {
+                ensure!(faults.is_dead(), "still alive");
+                Ok(())
+            });
+            // Status writes are merged when the cluster is quick, so that the last ones may not come.
+            let ready = settled(&cluster, &fixture);
+            tokio::select! {
+                died = died => died?,
+                _ = ready => {}
+            }
+            first.kill().await;
+            let second = Running::start(&cluster, &Faults::default()).await?;
+            let found = settled(&cluster, &fixture).await?;
+            assert_eq!(found, expected, "killed after write {after} of {writes}");
+            second.kill().await;
+            cluster.done().await?;
+        }
+    }
+    home.done().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn api_faults_delay_but_do_not_change_the_outcome() -> anyhow::Result<()> {
+    logs();
+    let home = Cluster::simulated().await?;
+    for fixture in fixtures::all() {
+        let (expected, _) = undisturbed(&home, &fixture, &fixture.base).await?;
+        let faults_to_try = [
+            Fault::Answer(409),
+            Fault::Answer(429),
+            Fault::Answer(500),
+            Fault::Drop,
+            Fault::LoseReply,
+            Fault::Delay(Duration::from_millis(700)),
+        ];
+        for fault in faults_to_try {
+            let cluster = home.in_new_namespace().await?;
+            let faults = Faults::default();
+            // The first write of every kind goes wrong, reads too, and so does the first status.
+            for path in ["/deployments/", "/services/", "/status"] {
+                faults.inject(Rule::new(fault.clone()).on(Method::PATCH, path));
+            }
+            faults.inject(Rule::new(fault.clone()).on(Method::GET, "/deployments/"));
+            let operator = Running::start(&cluster, &faults).await?;
+            cluster.apply(&fixture.resource, &fixture.base).await?;
+            let found = settled(&cluster, &fixture).await?;
+            assert_eq!(found, expected, "with {fault:?}");
+            eventually(async || {
+                ensure!(
+                    faults.unspent() == 0,
+                    "{} faults did not strike",
+                    faults.unspent()
+                );
+                Ok(())
+            })
+            .await
+            .with_context(|| format!("{fault:?}"))?;
+            operator.kill().await;
+            cluster.done().await?;
+        }
+    }
+    home.done().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn watches_that_break_or_expire_miss_nothing() -> anyhow::Result<()> {
+    logs();
+    let home = Cluster::simulated().await?;
+    for fixture in fixtures::all() {
+        let (expected, _) = undisturbed(&home, &fixture, &fixture.other).await?;
+        for fault in [
+            Fault::CutWatch(0),
+            Fault::CutWatch(1),
+            Fault::ExpireWatch(0),
+            Fault::ExpireWatch(2),
+        ] {
+            let cluster = home.in_new_namespace().await?;
+            let faults = Faults::default();
+            // Every kind of watch, several times over.
+            faults.inject(Rule::new(fault.clone()).on(Method::GET, "watch=true").times(16));
+            let operator = Running::start(&cluster, &faults).await?;
+            cluster.apply(&fixture.resource, &fixture.base).await?;
+            tokio::time::sleep(Duration::from_millis(400)).await;
+            cluster.apply(&fixture.resource, &fixture.other).await?;
+            let found = settled(&cluster, &fixture).await?;
+            assert_eq!(found, expected, "with {fault:?}");
+            operator.kill().await;
+            cluster.done().await?;
+        }
+    }
+    home.done().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn stale_lists_at_a_restart_harm_nothing() -> anyhow::Result<()> {
+    logs();
+    let home = Cluster::simulated().await?;
+    for fixture in fixtures::all() {
+        let cluster = home.in_new_namespace().await?;
+        let faults = Faults::default();
+        // What the second operator will be shown: the world before anything was made.
+        faults.remember();
+        let first = Running::start(&cluster, &faults).await?;
+        cluster.apply(&fixture.resource, &fixture.base).await?;
+        let expected = settled(&cluster, &fixture).await?;
+        first.kill().await;
+        for path in [
+            "/deployments?",
+            "/services?",
+            "/horizontalpodautoscalers?",
+            "/pods?",
+        ] {
+            faults.inject(Rule::new(Fault::Stale).on(Method::GET, path));
+        }
+        let uid = deployment_uid(&cluster, &fixture).await?;
+        let second = Running::start(&cluster, &faults).await?;
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        assert_eq!(settled(&cluster, &fixture).await?, expected);
+        assert_eq!(
+            deployment_uid(&cluster, &fixture).await?,
+            uid,
+            "the same Deployment as before"
+        );
+        second.kill().await;
+        cluster.done().await?;
+    }
+    home.done().await
+}
+
+/// Deleted and made again under the same name while nobody looked: the old one's view must not touch the new one.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_namesake_is_not_mistaken_for_its_predecessor() -> anyhow::Result<()> {
+    logs();
+    let home = Cluster::simulated().await?;
+    for fixture in fixtures::all() {
+        let cluster = home.in_new_namespace().await?;
+        let faults = Faults::default();
+        let first = Running::start(&cluster, &faults).await?;
+        let old = cluster.apply(&fixture.resource, &fixture.base).await?;
+        let expected = settled(&cluster, &fixture).await?;
+        faults.remember();
+        first.kill().await;
+        // A short-lived operator fills the memory with lists that show the old object.
+        let looker = Running::start(&cluster, &faults).await?;
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        looker.kill().await;
+        cluster.delete(&fixture.resource, fixture.name).await?;
+        let new = eventually(async || {
+            let new = cluster.apply(&fixture.resource, &fixture.base).await?;
+            ensure!(new.metadata.uid != old.metadata.uid, "the old one is still there");
+            Ok(new)
+        })
+        .await?;
+        faults.inject(Rule::new(Fault::Stale).on(Method::GET, &format!("/{}?", fixture.resource.plural)));
+        let second = Running::start(&cluster, &faults).await?;
+        assert_eq!(settled(&cluster, &fixture).await?, expected);
+        let children = cluster.list(&snapshot::child_kinds()[0]).await?;
+        for child in children {
+            let owner = &child.metadata.owner_references.context("owned")?[0];
+            assert_eq!(Some(&owner.uid), new.metadata.uid.as_ref());
+        }
+        second.kill().await;
+        cluster.done().await?;
+    }
+    home.done().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_written_at_rest_nor_by_a_restart() -> anyhow::Result<()> {
+    logs();
+    let home = Cluster::simulated().await?;
+    for fixture in fixtures::all() {
+        for object in [&fixture.base, &fixture.other] {
+            let cluster = home.in_new_namespace().await?;
+            let operator = Running::start(&cluster, &Faults::default()).await?;
+            cluster.apply(&fixture.resource, object).await?;
+            settled(&cluster, &fixture).await?;
+            // Tools are asked for, pods settle, an autoscaler looks: let that come to rest.
+            tokio::time::sleep(Duration::from_secs(15)).await;
+            let before = operator.faults.writes();
+            tokio::time::sleep(Duration::from_secs(10)).await;
+            assert_eq!(operator.faults.writes()[before.len()..], [], "at rest");
+            operator.kill().await;
+            for _ in 0..2 {
+                let again = Running::start(&cluster, &Faults::default()).await?;
+                tokio::time::sleep(Duration::from_secs(4)).await;
+                let writes: Vec<_> = again
+                    .faults
+                    .writes()
+                    .into_iter()
+                    .filter(|write| !write.path.contains("/status"))
+                    .collect();
+                assert_eq!(writes, [], "after a restart");
+                again.kill().await;
+            }
+            cluster.done().await?;
+        }
+    }
+    home.done().await
+}
+
+/// The same spec leads to the same children, whichever way one came.
+#[tokio::test(flavor = "multi_thread")]
+async fn every_path_to_a_spec_ends_the_same() -> anyhow::Result<()> {
+    logs();
+    let home = Cluster::simulated().await?;
+    for fixture in fixtures::all() {
+        let (expected, _) = undisturbed(&home, &fixture, &fixture.base).await?;
+        let cluster = home.in_new_namespace().await?;
+        let operator = Running::start(&cluster, &Faults::default()).await?;
+        let (broken, reason) = &fixture.broken;
+        cluster.apply(&fixture.resource, &fixture.other).await?;
+        settled(&cluster, &fixture).await?;
+        cluster.apply(&fixture.resource, &fixture.base).await?;
+        assert_eq!(settled(&cluster, &fixture).await?, expected, "from another spec");
+        cluster.apply(&fixture.resource, broken).await?;
+        wait_ready(&cluster, &fixture.resource, fixture.name, "False", Some(reason)).await?;
+        cluster.apply(&fixture.resource, &fixture.base).await?;
+        assert_eq!(
+            settled(&cluster, &fixture).await?,
+            expected,
+            "from a spec that cannot work"
+        );
+        operator.kill().await;
+        cluster.done().await?;
+    }
+    home.done().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn deleting_at_any_step_leaves_nothing() -> anyhow::Result<()> {
+    logs();
+    let home = Cluster::simulated().await?;
+    for fixture in fixtures::all() {
+        let (_, writes) = undisturbed(&home, &fixture, &fixture.other).await?;
+        for after in 1..=writes.min(5) {
+            let cluster = home.in_new_namespace().await?;
+            let faults = Faults::default();
+            faults.die_after(after);
+            let first = Running::start(&cluster, &faults).await?;
+            cluster.apply(&fixture.resource, &fixture.other).await?;
+            eventually(async || {
+                ensure!(faults.is_dead(), "still alive");
+                Ok(())
+            })
+            .await?;
+            cluster.delete(&fixture.resource, fixture.name).await?;
+            first.kill().await;
+            let second = Running::start(&cluster, &Faults::default()).await?;
+            eventually(async || {
+                let left = snapshot::children(&cluster).await?;
+                ensure!(left.is_empty(), "left: {:?}", left.keys());
+                Ok(())
+            })
+            .await
+            .with_context(|| format!("deleted after write {after}"))?;
+            second.kill().await;
+            cluster.done().await?;
+        }
+    }
+    home.done().await
+}
+
+/// An object that does not decode says so, and the others are served.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_poisoned_object_stops_nobody() -> anyhow::Result<()> {
+    logs();
+    let cluster = Cluster::simulated().await?;
+    for fixture in fixtures::all() {
+        let mut poison = fixture.poison.clone();
+        poison["metadata"]["name"] = "poison".into();
+        cluster.apply(&fixture.resource, &poison).await?;
+        let operator = Running::start(&cluster, &Faults::default()).await?;
+        cluster.apply(&fixture.resource, &fixture.base).await?;
+        settled(&cluster, &fixture).await?;
+        let object = wait_ready(
+            &cluster,
+            &fixture.resource,
+            "poison",
+            "False",
+            Some("InvalidSpec"),
+        )
+        .await?;
+        let message = fixtures::condition(&object, "Ready").map(|ready| ready["message"].to_string());
+        assert!(
+            message.clone().unwrap_or_default().contains("cannot be read"),
+            "{message:?}"
+        );
+        // Its own status must not make it look changed.
+        let before = operator.faults.writes().len();
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        assert_eq!(operator.faults.writes().len(), before);
+        let mut cured = fixture.base.clone();
+        cured["metadata"]["name"] = "poison".into();
+        cluster.apply(&fixture.resource, &cured).await?;
+        wait_ready(&cluster, &fixture.resource, "poison", "True", None).await?;
+        operator.kill().await;
+    }
+    cluster.done().await
+}
+
+async fn deployment_uid(cluster: &Cluster, fixture: &Fixture) -> anyhow::Result<Option<String>> {
+    let deployments = cluster.api(&snapshot::child_kinds()[0]);
+    Ok(deployments.get(fixture.deployment).await?.metadata.uid)
+}
