@@ -145,7 +145,21 @@ impl Elector {
         let mut seen: Option<(Option<String>, Instant)> = None;
         loop {
             let started = Instant::now();
-            match self.attempt(&mut seen).await {
+            let deadline = *self.until.borrow();
+            let attempt = self.attempt(&mut seen);
+            let outcome = match deadline {
+                // No answer may keep us believing for longer than the lease holds.
+                Some(deadline) => tokio::time::timeout_at(deadline, attempt)
+                    .await
+                    .unwrap_or_else(|_| {
+                        Err(Error::Timeout {
+                            action: "renew the lease".to_owned(),
+                            after: started.elapsed(),
+                        })
+                    }),
+                None => attempt.await,
+            };
+            match outcome {
                 Ok(true) => self.hold(started + self.options.duration - self.options.margin()),
                 Ok(false) => self.yield_up("another replica holds it"),
                 Err(error) => {

@@ -3,19 +3,34 @@
 //! The server adds defaults, other writers add fields of their own, quantities come back in another spelling: none of
 //! that is a difference. Lists that server-side apply merges by key are compared by that key, all others as a whole.
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
-/// True when `live` holds every leaf of `wish`.
+/// True when `live` holds every leaf of `wish`. Kind and version say how an object was asked for, not what it is, and
+/// items of a list come without them.
 pub fn covers(live: &Value, wish: &Value) -> bool {
-    covers_at(live, wish, "")
+    match (live, wish) {
+        (Value::Object(live), Value::Object(wish)) => covers_map(
+            live,
+            wish.iter()
+                .filter(|(key, _)| !matches!(key.as_str(), "apiVersion" | "kind")),
+        ),
+        _ => covers_at(live, wish, ""),
+    }
+}
+
+fn covers_map<'a>(
+    live: &Map<String, Value>,
+    mut wish: impl Iterator<Item = (&'a String, &'a Value)>,
+) -> bool {
+    wish.all(|(key, wish)| match live.get(key) {
+        Some(live) => covers_at(live, wish, key),
+        None => is_empty(wish),
+    })
 }
 
 fn covers_at(live: &Value, wish: &Value, field: &str) -> bool {
     match (live, wish) {
-        (Value::Object(live), Value::Object(wish)) => wish.iter().all(|(key, wish)| match live.get(key) {
-            Some(live) => covers_at(live, wish, key),
-            None => is_empty(wish),
-        }),
+        (Value::Object(live), Value::Object(wish)) => covers_map(live, wish.iter()),
         (Value::Array(live), Value::Array(wish)) => covers_list(live, wish, field),
         (live, wish) => live == wish || same_quantity(live, wish),
     }
@@ -126,6 +141,7 @@ mod tests {
 
     #[rstest]
     #[case::server_defaults(json!({"a": 1, "added": 2}), json!({"a": 1}), true)]
+    #[case::item_of_a_list(json!({"a": 1}), json!({"a": 1, "apiVersion": "v1", "kind": "K"}), true)]
     #[case::changed(json!({"a": 2}), json!({"a": 1}), false)]
     #[case::missing(json!({}), json!({"a": 1}), false)]
     #[case::pruned_empty(json!({}), json!({"a": {"b": []}}), true)]

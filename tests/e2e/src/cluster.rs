@@ -46,6 +46,12 @@ impl Cluster {
     }
 
     async fn named(variable: &str) -> anyhow::Result<Self> {
+        // `RUST_LOG=debug` shows what the operators under test say.
+        let filter = tracing_subscriber::EnvFilter::from_default_env();
+        let _ = tracing_subscriber::fmt()
+            .with_env_filter(filter)
+            .with_test_writer()
+            .try_init();
         let admin = config(variable)
             .await?
             .with_context(|| format!("{variable} must name a kubeconfig"))?;

@@ -45,7 +45,7 @@ fn mcpserver() -> Fixture {
         ),
         other: of(json!({
             "config": {"mcp": "mcp-server-time==1.0", "transport": "stdio", "env": [{"name": "TZ", "value": "UTC"}]},
-            "autoscaling": {"minReplicas": 2, "maxReplicas": 4, "targetCPU": 50},
+            "autoscaling": {"minReplicas": 1, "maxReplicas": 4, "targetCPU": 50},
             "resources": {"limits": {"memory": "1Gi"}},
         })),
         broken: (

@@ -78,6 +78,45 @@ pub fn essence(object: &DynamicObject, namespace: &str) -> Value {
     if let Some(spec) = value["spec"].as_object_mut() {
         spec.retain(|name, _| !matches!(name.as_str(), "clusterIP" | "clusterIPs"));
     }
+    sort_merged_lists(&mut value);
     let text = value.to_string().replace(namespace, "NAMESPACE");
     serde_json::from_str(&text).unwrap_or_default()
+}
+
+/// Lists that are merged by key keep the order in which their items came.
+fn sort_merged_lists(value: &mut Value) {
+    match value {
+        Value::Object(map) => map.values_mut().for_each(sort_merged_lists),
+        Value::Array(items) => {
+            items.iter_mut().for_each(sort_merged_lists);
+            if items
+                .iter()
+                .all(|item| item.get("name").is_some() || item.get("mountPath").is_some())
+            {
+                items.sort_by_key(ToString::to_string);
+            }
+        }
+        _ => {}
+    }
+}
+
+/// Where two snapshots differ, leaf by leaf; empty when they do not.
+pub fn differences(found: &Snapshot, expected: &Snapshot) -> Vec<String> {
+    let mut list = Vec::new();
+    compare("", &json!(found), &json!(expected), &mut list);
+    list
+}
+
+fn compare(path: &str, found: &Value, expected: &Value, list: &mut Vec<String>) {
+    match (found, expected) {
+        (Value::Object(one), Value::Object(other)) => {
+            let keys: std::collections::BTreeSet<&String> = one.keys().chain(other.keys()).collect();
+            for key in keys {
+                let of = |map: &serde_json::Map<String, Value>| map.get(key).cloned().unwrap_or_default();
+                compare(&format!("{path}/{key}"), &of(one), &of(other), list);
+            }
+        }
+        (found, expected) if found != expected => list.push(format!("{path}: {found} instead of {expected}")),
+        _ => {}
+    }
 }

@@ -28,12 +28,17 @@ async fn make(cluster: &Cluster, name: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
+fn is_leading(replica: &Running) -> bool {
+    replica
+        .metrics
+        .render()
+        .lines()
+        .any(|line| line == "gantry_leader 1")
+}
+
 async fn leads(replica: &Running) -> anyhow::Result<()> {
     eventually_for(Duration::from_secs(20), async || {
-        ensure!(
-            replica.metrics.render().contains("gantry_leader 1"),
-            "does not lead"
-        );
+        ensure!(is_leading(replica), "does not lead");
         Ok(())
     })
     .await
@@ -82,11 +87,9 @@ async fn a_replica_that_is_cut_off_stops_before_another_starts() -> anyhow::Resu
     let mut taken_over = None;
     let cut = Instant::now();
     while Instant::now() < until {
-        let both = [&first, &second]
-            .iter()
-            .all(|one| one.metrics.render().contains("gantry_leader 1"));
+        let both = is_leading(&first) && is_leading(&second);
         overlap |= both;
-        if taken_over.is_none() && second.metrics.render().contains("gantry_leader 1") {
+        if taken_over.is_none() && is_leading(&second) {
             taken_over = Some(cut.elapsed());
         }
         tokio::time::sleep(Duration::from_millis(20)).await;

@@ -113,7 +113,7 @@ impl Controller for McpServers {
         let wish = build::build(&valid, &self.autoscaler);
         let applied = context.apply(server, wish).await?;
         let seen = observe::look_again(self, server, &valid, &applied, context)?;
-        Ok(status::from_applied(&valid, &seen))
+        Ok(status::from_applied(&valid, server, &seen))
     }
 
     fn forget(&self, key: &ObjectKey) {

@@ -54,6 +54,8 @@ pub async fn observe(server: &MCPServer, settings: &Settings, context: &Context)
 pub struct Seen {
     pub deployment: Deployment,
     pub pods: Vec<Arc<PodSummary>>,
+    /// At least one pod is ready.
+    pub serves: bool,
     pub tools: Option<Answer<Vec<String>>>,
 }
 
@@ -95,6 +97,7 @@ pub fn look_again(
     Ok(Seen {
         deployment,
         pods,
+        serves: ready > 0,
         tools,
     })
 }

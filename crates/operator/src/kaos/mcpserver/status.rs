@@ -16,21 +16,9 @@ use crate::workload::rollout;
 pub fn blocked(server: &MCPServer, blocked: Blocked) -> Outcome<MCPServerStatus> {
     let status = server.status.clone().unwrap_or_default();
     let kept = |type_: &'static str| {
-        let known = status
-            .conditions
-            .as_deref()
-            .and_then(|known| conditions::find(known, type_));
-        let verdict = known.map(|known| {
-            let message = known.message.clone();
-            match known.status.as_str() {
-                "True" => Verdict::yes(known.reason.clone(), message),
-                "False" => Verdict::no(known.reason.clone(), message),
-                _ => Verdict::unknown(known.reason.clone(), message),
-            }
-        });
         (
             type_,
-            verdict.unwrap_or_else(|| Verdict::unknown(blocked.reason, "")),
+            known(&status, type_).unwrap_or_else(|| Verdict::unknown(blocked.reason, "")),
         )
     };
     let also = [types::AVAILABLE, types::TOOLS_DISCOVERED, types::ROUTED].map(kept);
@@ -40,7 +28,18 @@ pub fn blocked(server: &MCPServer, blocked: Blocked) -> Outcome<MCPServerStatus>
     outcome
 }
 
-pub fn from_applied(server: &Valid, seen: &Seen) -> Outcome<MCPServerStatus> {
+/// A condition as it was told last time.
+fn known(status: &MCPServerStatus, type_: &str) -> Option<Verdict> {
+    let known = conditions::find(status.conditions.as_deref()?, type_)?;
+    let (reason, message) = (known.reason.clone(), known.message.clone());
+    Some(match known.status.as_str() {
+        "True" => Verdict::yes(reason, message),
+        "False" => Verdict::no(reason, message),
+        _ => Verdict::unknown(reason, message),
+    })
+}
+
+pub fn from_applied(server: &Valid, before: &MCPServer, seen: &Seen) -> Outcome<MCPServerStatus> {
     let (ready, progress) = rollout::verdict(&seen.deployment, &seen.pods);
     let report = rollout::report(&seen.deployment);
     let available = report.available_replicas.unwrap_or(0);
@@ -52,13 +51,14 @@ pub fn from_applied(server: &Valid, seen: &Seen) -> Outcome<MCPServerStatus> {
         .map(|(key, value)| format!("{key}={}", value.as_str().unwrap_or_default()))
         .collect();
     pairs.sort();
+    let (tools, tools_verdict) = tools(before, seen);
     let status = MCPServerStatus {
         endpoint: Some(format!(
             "http://{}.{}.svc.cluster.local:{PORT}",
             server.child, server.namespace
         )),
         runtime: Some(server.runtime.clone()),
-        available_tools: seen.tools.clone().and_then(Result::ok),
+        available_tools: tools,
         replicas: report.replicas,
         selector: Some(pairs.join(",")),
         deployment: Some(report),
@@ -66,7 +66,7 @@ pub fn from_applied(server: &Valid, seen: &Seen) -> Outcome<MCPServerStatus> {
     };
     Outcome::new(status, ready, progress)
         .with(types::AVAILABLE, available_verdict(available))
-        .with(types::TOOLS_DISCOVERED, tools_verdict(seen))
+        .with(types::TOOLS_DISCOVERED, tools_verdict)
         .with(types::ROUTED, route_verdict(server))
 }
 
@@ -78,17 +78,28 @@ fn available_verdict(available: i32) -> Verdict {
     }
 }
 
-fn tools_verdict(seen: &Seen) -> Verdict {
+fn tools(before: &MCPServer, seen: &Seen) -> (Option<Vec<String>>, Verdict) {
     match &seen.tools {
-        Some(Ok(tools)) => Verdict::yes(
-            reasons::TOOLS_LISTED,
-            format!("the server lists {} tools", tools.len()),
-        ),
-        Some(Err(why)) => Verdict::no(
-            reasons::TOOLS_UNREACHABLE,
-            format!("the server does not list its tools: {why}"),
-        ),
-        None => Verdict::unknown(reasons::NOT_ASKED_YET, "tools are asked for once a pod is ready"),
+        Some(Ok(tools)) => {
+            let message = format!("the server lists {} tools", tools.len());
+            (Some(tools.clone()), Verdict::yes(reasons::TOOLS_LISTED, message))
+        }
+        Some(Err(why)) => {
+            let message = format!("the server does not list its tools: {why}");
+            (None, Verdict::no(reasons::TOOLS_UNREACHABLE, message))
+        }
+        None => {
+            // After a restart of the operator nothing is known yet; what was told of this very spec still stands.
+            let status = before
+                .status
+                .as_ref()
+                .filter(|status| seen.serves && status.observed_generation == before.metadata.generation);
+            let verdict = status.and_then(|status| known(status, types::TOOLS_DISCOVERED));
+            let tools = status.and_then(|status| status.available_tools.clone());
+            let unknown =
+                || Verdict::unknown(reasons::NOT_ASKED_YET, "tools are asked for once a pod is ready");
+            (tools, verdict.unwrap_or_else(unknown))
+        }
     }
 }
 

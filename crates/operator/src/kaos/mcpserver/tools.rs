@@ -127,7 +127,12 @@ fn innermost(error: &dyn std::error::Error) -> String {
     while let Some(source) = deepest.source() {
         deepest = source;
     }
-    deepest.to_string()
+    let text = deepest.to_string();
+    if text == "deadline has elapsed" {
+        "no connection within 3 s".to_owned()
+    } else {
+        text
+    }
 }
 
 async fn list(asker: Asker, uri: String) -> Result<Vec<String>, String> {

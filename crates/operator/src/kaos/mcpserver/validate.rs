@@ -209,14 +209,13 @@ pub fn pod(server: &MCPServer, settings: &Settings, registry: &Registry) -> Resu
         let patch = json!({"containers": [{"name": CONTAINER, "resources": resources}]});
         crate::workload::merge::strategic(&mut wished, &patch);
     }
-    if let Some(account) = spec
+    // Named in any case: the server keeps a copy under an old name, from which a removed one would come back.
+    let account = spec
         .service_account_name
         .as_deref()
-        .filter(|name| !name.is_empty())
-    {
-        wished["serviceAccountName"] = json!(account);
-        wished["automountServiceAccountToken"] = json!(true);
-    }
+        .filter(|name| !name.is_empty());
+    wished["serviceAccountName"] = json!(account.unwrap_or("default"));
+    wished["automountServiceAccountToken"] = json!(account.is_some());
     if !settings.image_pull_secrets.is_empty() {
         wished["imagePullSecrets"] = settings
             .image_pull_secrets
