@@ -173,7 +173,9 @@ class Plan:
         registries = self.config / "registries"
         hosts = registries / f"{self.net.host}:5000/hosts.toml"
         hosts.parent.mkdir(parents=True)
-        hosts.write_text(f'server = "http://{self.net.host}:5000"\n')
+        # Debian's containerd refuses a file without a `host` tree and then insists on HTTPS.
+        registry = f"http://{self.net.host}:5000"
+        hosts.write_text(f'server = "{registry}"\n[host."{registry}"]\n  capabilities = ["pull", "resolve"]\n')
         # An overlay cannot lie on an overlay (a development container's root often is one).
         snapshotter = "native" if _on_overlay(self.folder) else "overlayfs"
         config = self._file("containerd.toml", f"""version = 2

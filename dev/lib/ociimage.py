@@ -11,6 +11,7 @@ import json
 import os
 import tarfile
 import tempfile
+from contextlib import ExitStack
 from pathlib import Path
 
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
@@ -20,34 +21,41 @@ def write_docker_archive(rootfs_dir, tag, out, entrypoint=None, cmd=None, env=No
                          workdir=None, labels=None, ports=None):
     """Pack `rootfs_dir` as the one layer of image `tag` ("name:version") into the tar file `out`.
 
-    entrypoint and cmd are lists, env is a dict, user is "uid" or "uid:gid" (numbers, so that
-    runAsNonRoot can be checked), ports is a list of numbers. Every file belongs to root in the
-    image; modes are kept. `out` appears only when it is complete. Gives the image's config digest.
+    A list of folders makes one layer each, the later ones on top: images that share a folder then
+    share a layer, and a node unpacks it once. entrypoint and cmd are lists, env is a dict, user is
+    "uid" or "uid:gid" (numbers, so that runAsNonRoot can be checked), ports is a list of numbers.
+    Every file belongs to root in the image; modes are kept. `out` appears only when it is complete. Gives the image's config digest.
     """
     out = Path(out)
     config = {"Entrypoint": entrypoint, "Cmd": cmd, "User": user, "WorkingDir": workdir,
               "Env": [f"{key}={value}" for key, value in (env or {}).items()] or None,
               "Labels": labels,
               "ExposedPorts": {f"{port}/tcp": {} for port in ports or []} or None}
-    with tempfile.TemporaryFile(dir=out.parent) as layer:
-        _write_layer(Path(rootfs_dir), layer)
-        layer_digest = _digest(layer)
+    folders = rootfs_dir if isinstance(rootfs_dir, (list, tuple)) else [rootfs_dir]
+    with ExitStack() as files:
+        layers = {}
+        for folder in folders:
+            layer = files.enter_context(tempfile.TemporaryFile(dir=out.parent))
+            _write_layer(Path(folder), layer)
+            layers[_digest(layer)] = layer
         image = json.dumps({
             "architecture": ARCHITECTURES.get(os.uname().machine, os.uname().machine),
             "os": "linux", "created": "1970-01-01T00:00:00Z",
             "config": {key: value for key, value in config.items() if value},
-            "rootfs": {"type": "layers", "diff_ids": [f"sha256:{layer_digest}"]},
-            "history": [{"created": "1970-01-01T00:00:00Z", "created_by": "gantry dev/lib/ociimage.py"}],
+            "rootfs": {"type": "layers", "diff_ids": [f"sha256:{digest}" for digest in layers]},
+            "history": [{"created": "1970-01-01T00:00:00Z", "created_by": "gantry dev/lib/ociimage.py"}
+                        for _ in layers],
         }, sort_keys=True).encode()
         image_digest = hashlib.sha256(image).hexdigest()
         manifest = json.dumps([{"Config": f"{image_digest}.json", "RepoTags": [tag],
-                                "Layers": [f"{layer_digest}/layer.tar"]}]).encode()
+                                "Layers": [f"{digest}/layer.tar" for digest in layers]}]).encode()
         part = out.with_name(out.name + f".{os.getpid()}.part")
         try:
             with tarfile.open(part, "w", format=tarfile.PAX_FORMAT) as archive:
-                size = layer.seek(0, io.SEEK_END)
-                layer.seek(0)
-                _add(archive, f"{layer_digest}/layer.tar", layer, size)
+                for digest, layer in layers.items():
+                    size = layer.seek(0, io.SEEK_END)
+                    layer.seek(0)
+                    _add(archive, f"{digest}/layer.tar", layer, size)
                 _add(archive, f"{image_digest}.json", io.BytesIO(image), len(image))
                 # Last, as docker save does.
                 _add(archive, "manifest.json", io.BytesIO(manifest), len(manifest))

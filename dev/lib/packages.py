@@ -22,8 +22,9 @@ GROUPS = {
     ],
     "image": [
         "buildah", "runc|crun|containerd.io", "fuse-overlayfs", "docker-registry", "busybox-static",
-        "ca-certificates",
+        "ca-certificates", "tzdata", "python3", "python3-pip", "python3-venv", "python3-distutils",
     ],
+    "chart": ["python3-yaml"],
     "check": ["git", "make", "shellcheck", "gcc", "libc6-dev", "pkg-config"],
 }
 

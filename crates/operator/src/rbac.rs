@@ -39,11 +39,19 @@ const CLUSTER: &[Rule] = &[Rule {
 }];
 
 /// In the operator's own namespace only.
-const LEASE: &[Rule] = &[Rule {
-    group: "coordination.k8s.io",
-    resources: &["leases"],
-    verbs: &["get", "create", "update"],
-}];
+const HOME: &[Rule] = &[
+    Rule {
+        group: "coordination.k8s.io",
+        resources: &["leases"],
+        verbs: &["get", "create", "update"],
+    },
+    // The runtime registry, also when other namespaces are looked after.
+    Rule {
+        group: "",
+        resources: &["configmaps"],
+        verbs: READ,
+    },
+];
 
 /// Rules for the namespaces that are looked after.
 pub fn namespaced() -> Vec<PolicyRule> {
@@ -55,7 +63,7 @@ pub fn cluster() -> Vec<PolicyRule> {
 }
 
 pub fn own_namespace() -> Vec<PolicyRule> {
-    merge([LEASE])
+    merge([HOME])
 }
 
 /// One rule for each group and verb set, sorted, so that the generated file changes only when a declaration does.

@@ -227,7 +227,13 @@ async fn nothing_is_written_at_rest_nor_by_a_restart() -> anyhow::Result<()> {
             // Tools are asked for, pods settle, an autoscaler looks: let that come to rest.
             tokio::time::sleep(Duration::from_secs(12)).await;
             let before = operator.faults.writes();
+            let status = fixtures::get(&cluster, &fixture).await?.data["status"].clone();
             tokio::time::sleep(Duration::from_secs(10)).await;
+            assert_eq!(
+                fixtures::get(&cluster, &fixture).await?.data["status"],
+                status,
+                "at rest"
+            );
             assert_eq!(operator.faults.writes()[before.len()..], [], "at rest");
             operator.kill().await;
             for _ in 0..2 {

@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use gantry_crds::kaos::MCPServer;
 use gantry_kit::{
-    Applied, Context, Controller, ObjectKey, Result,
+    Applied, Context, Controller, ObjectKey, Progress, Result,
     error::Error,
     pods::PodSummary,
     probe::Answer,
@@ -18,7 +18,10 @@ use super::{
     registry::{self, Registry},
     validate::{self, Valid},
 };
-use crate::{Settings, workload::refs, workload::route};
+use crate::{
+    Settings,
+    workload::{refs, rollout, route},
+};
 
 /// What is known before anything is decided.
 pub struct Observed {
@@ -77,14 +80,17 @@ pub fn look_again(
     let service: Service = applied
         .get("Service", &valid.child)?
         .ok_or_else(|| lost("Service"))?;
-    let ready = deployment
+    let pods = context.pods_of(McpServers::NAME, &key);
+    let serves = deployment
         .status
         .as_ref()
         .and_then(|status| status.ready_replicas)
-        .unwrap_or(0);
-    let tools = (ready > 0)
+        .unwrap_or(0)
+        > 0;
+    // Only once the rollout is over: before that, the Service may still lead to a pod of the old kind.
+    let (_, progress) = rollout::verdict(&deployment, &pods);
+    let tools = (serves && progress == Progress::Done)
         .then(|| {
-            // Another pod template is another server: what the old one listed says nothing about it.
             let uid = deployment.metadata.uid.clone().unwrap_or_default();
             let subject = format!("{uid}/{}", deployment.metadata.generation.unwrap_or(0));
             let address = service.spec.and_then(|spec| spec.cluster_ip).unwrap_or_default();
@@ -93,11 +99,10 @@ pub fn look_again(
             })
         })
         .flatten();
-    let pods = context.pods_of(McpServers::NAME, &key);
     Ok(Seen {
         deployment,
         pods,
-        serves: ready > 0,
+        serves,
         tools,
     })
 }

@@ -1,0 +1,302 @@
+//! How long the operator needs for many objects, beside a bare client that writes the same ones in the same run.
+//!
+//! `GANTRY_TEST_SIM` names a cluster without nodes, `GANTRY_BIN` the operator. Prints a table; keeps nothing.
+
+use std::{
+    process::{Child, Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, ensure};
+use futures::{StreamExt, TryStreamExt, stream};
+use gantry_e2e::{Cluster, eventually_for, fixtures::mcpserver_resource, snapshot::child_kinds};
+use kube::{
+    Api,
+    api::{ListParams, Patch, PatchParams, PostParams},
+    core::{DynamicObject, ObjectMeta},
+};
+use serde_json::{Value, json};
+
+/// As many requests at once as the operator has workers.
+const AT_ONCE: usize = 8;
+
+#[tokio::main]
+async fn main() -> anyhow::Result<()> {
+    let count: usize = std::env::args().nth(1).map_or(Ok(1000), |text| text.parse())?;
+    let cluster = Cluster::simulated().await?;
+    let binary = std::env::var("GANTRY_BIN").context("GANTRY_BIN must name the gantry binary")?;
+    println!("{count} MCPServers, {AT_ONCE} requests at once");
+
+    let mut operator = Operator::start(&binary, &cluster.namespace)?;
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    let empty = operator.resident_mib()?;
+    let created = timed("a client creates the MCPServers", create(&cluster, count)).await?;
+    let start = Instant::now();
+    wait_for_children(&cluster, count).await?;
+    let total = created + start.elapsed();
+    println!(
+        "{:48} {:7.2} s",
+        "operator: first create to last child and status",
+        total.as_secs_f64()
+    );
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    println!("{:48} {:7.1} MiB", "operator: resident with no object", empty);
+    println!(
+        "{:48} {:7.1} MiB",
+        format!("operator: resident with {count}"),
+        operator.resident_mib()?
+    );
+    let before = operator.writes().await?;
+    let cpu = operator.cpu_seconds()?;
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    println!(
+        "{:48} {:7}",
+        "operator: writes in a minute at rest",
+        operator.writes().await? - before
+    );
+    println!(
+        "{:48} {:7.2} s",
+        "operator: CPU time in that minute",
+        operator.cpu_seconds()? - cpu
+    );
+    let wished = children(&cluster).await?;
+    operator.stop();
+
+    let restarted = Instant::now();
+    let operator = Operator::start(&binary, &cluster.namespace)?;
+    eventually_for(Duration::from_secs(120), async || {
+        let done = operator.metric("gantry_reconciles_total").await?;
+        ensure!(done >= count as u64, "{done} visits");
+        Ok(())
+    })
+    .await?;
+    println!(
+        "{:48} {:7.2} s",
+        "operator: restart to all visited",
+        restarted.elapsed().as_secs_f64()
+    );
+    println!(
+        "{:48} {:7}",
+        "operator: writes by that restart",
+        operator.writes().await?
+    );
+    drop(operator);
+
+    let peer = cluster.in_new_namespace().await?;
+    let bare = Instant::now();
+    create(&peer, count).await?;
+    write_all(&peer, wished, count).await?;
+    let bare = bare.elapsed();
+    println!(
+        "{:48} {:7.2} s",
+        "bare client: the same objects and statuses",
+        bare.as_secs_f64()
+    );
+    println!(
+        "{:48} {:7.2}",
+        "ratio operator / bare client",
+        total.as_secs_f64() / bare.as_secs_f64()
+    );
+    peer.done().await?;
+    cluster.done().await
+}
+
+async fn timed<T>(what: &str, work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<Duration> {
+    let start = Instant::now();
+    work.await?;
+    println!("{what:48} {:7.2} s", start.elapsed().as_secs_f64());
+    Ok(start.elapsed())
+}
+
+fn server(index: usize) -> DynamicObject {
+    let spec =
+        json!({"runtime": "python-string", "params": "def echo(text: str) -> str:\n    return text\n"});
+    DynamicObject {
+        metadata: ObjectMeta {
+            name: Some(format!("s{index}")),
+            ..ObjectMeta::default()
+        },
+        ..DynamicObject::new("", &mcpserver_resource())
+    }
+    .data(json!({"spec": spec}))
+}
+
+async fn create(cluster: &Cluster, count: usize) -> anyhow::Result<()> {
+    let api = cluster.api(&mcpserver_resource());
+    stream::iter(0..count)
+        .map(|index| {
+            let api = api.clone();
+            async move {
+                api.create(&PostParams::default(), &server(index))
+                    .await
+                    .map(|_| ())
+            }
+        })
+        .buffer_unordered(AT_ONCE)
+        .try_collect::<Vec<()>>()
+        .await?;
+    Ok(())
+}
+
+async fn wait_for_children(cluster: &Cluster, count: usize) -> anyhow::Result<()> {
+    eventually_for(Duration::from_secs(600), async || {
+        let objects = cluster.list(&mcpserver_resource()).await?;
+        let told = objects
+            .iter()
+            .filter(|object| object.data["status"]["observedGeneration"].is_i64())
+            .count();
+        ensure!(told == count, "{told} of {count} have a status");
+        Ok(())
+    })
+    .await
+}
+
+/// What the operator made, as it would be sent by somebody who knew it all beforehand.
+async fn children(cluster: &Cluster) -> anyhow::Result<Vec<(usize, String, Value)>> {
+    let mut found = Vec::new();
+    for (index, kind) in child_kinds().iter().enumerate().take(2) {
+        for object in cluster.list(kind).await? {
+            let name = object.metadata.name.clone().unwrap_or_default();
+            let mut spec = object.data["spec"].clone();
+            if let Some(spec) = spec.as_object_mut() {
+                spec.retain(|field, _| !matches!(field.as_str(), "clusterIP" | "clusterIPs"));
+            }
+            let body = json!({
+                "apiVersion": kind.api_version, "kind": kind.kind,
+                "metadata": {"name": name, "labels": object.metadata.labels}, "spec": spec,
+            });
+            found.push((index, name, body));
+        }
+    }
+    Ok(found)
+}
+
+async fn write_all(
+    cluster: &Cluster,
+    objects: Vec<(usize, String, Value)>,
+    count: usize,
+) -> anyhow::Result<()> {
+    let params = PatchParams::apply("bare-client").force();
+    let apis: Vec<Api<DynamicObject>> = child_kinds().iter().map(|kind| cluster.api(kind)).collect();
+    stream::iter(objects)
+        .map(|(kind, name, body)| {
+            let (api, params) = (apis[kind].clone(), params.clone());
+            async move { api.patch(&name, &params, &Patch::Apply(&body)).await.map(|_| ()) }
+        })
+        .buffer_unordered(AT_ONCE)
+        .try_collect::<Vec<()>>()
+        .await?;
+    let roots = cluster.api(&mcpserver_resource());
+    stream::iter(0..count)
+        .map(|index| {
+            let (roots, params) = (roots.clone(), params.clone());
+            async move {
+                let status = json!({
+                    "apiVersion": "kaos.tools/v1alpha1", "kind": "MCPServer",
+                    "metadata": {"name": format!("s{index}")},
+                    "status": {"phase": "Pending", "ready": false, "observedGeneration": 1},
+                });
+                roots
+                    .patch_status(&format!("s{index}"), &params, &Patch::Apply(&status))
+                    .await
+                    .map(|_| ())
+            }
+        })
+        .buffer_unordered(AT_ONCE)
+        .try_collect::<Vec<()>>()
+        .await?;
+    let made = apis[0].list(&ListParams::default()).await?.items.len();
+    ensure!(made == count, "the bare client made {made} Deployments");
+    Ok(())
+}
+
+/// The operator as a process of its own, so that its memory is its own.
+struct Operator {
+    child: Child,
+    port: u16,
+}
+
+impl Operator {
+    fn start(binary: &str, namespace: &str) -> anyhow::Result<Self> {
+        let port = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+        let child = Command::new(binary)
+            .args([
+                "operator",
+                "--watch-namespace",
+                namespace,
+                "--namespace",
+                namespace,
+            ])
+            .args(["--admin-address", &format!("127.0.0.1:{port}")])
+            .env("KUBECONFIG", std::env::var("GANTRY_TEST_SIM")?)
+            .stderr(Stdio::null())
+            .spawn()?;
+        Ok(Self { child, port })
+    }
+
+    fn resident_mib(&self) -> anyhow::Result<f64> {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
+        let line = status
+            .lines()
+            .find(|line| line.starts_with("VmRSS"))
+            .context("no VmRSS")?;
+        let kib: f64 = line.split_whitespace().nth(1).context("no number")?.parse()?;
+        Ok(kib / 1024.0)
+    }
+
+    fn cpu_seconds(&self) -> anyhow::Result<f64> {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id()))?;
+        let fields: Vec<&str> = stat
+            .rsplit(") ")
+            .next()
+            .context("no stat")?
+            .split_whitespace()
+            .collect();
+        let ticks: f64 = fields[11].parse::<f64>()? + fields[12].parse::<f64>()?;
+        Ok(ticks / 100.0)
+    }
+
+    /// Sum of a counter over its labels.
+    async fn metric(&self, name: &str) -> anyhow::Result<u64> {
+        let text = self.scrape().await?;
+        Ok(text
+            .lines()
+            .filter(|line| line.starts_with(name))
+            .filter_map(value)
+            .sum())
+    }
+
+    async fn writes(&self) -> anyhow::Result<u64> {
+        let text = self.scrape().await?;
+        let writes = text
+            .lines()
+            .filter(|line| line.starts_with("gantry_api_requests_total") && !line.contains("method=\"GET\""));
+        Ok(writes.filter_map(value).sum())
+    }
+
+    async fn scrape(&self) -> anyhow::Result<String> {
+        use tokio::io::{AsyncReadExt, AsyncWriteExt};
+        let mut stream = tokio::net::TcpStream::connect(("127.0.0.1", self.port)).await?;
+        stream
+            .write_all(b"GET /metrics HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
+            .await?;
+        let mut text = String::new();
+        stream.read_to_string(&mut text).await?;
+        Ok(text)
+    }
+
+    fn stop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn value(line: &str) -> Option<u64> {
+    line.rsplit(' ').next()?.parse().ok()
+}
+
+impl Drop for Operator {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
