@@ -119,14 +119,23 @@ class Work:
 
 def end(child: subprocess.Popen) -> None:
     """End a child that is still at work, with its group."""
+    if child.poll() is not None:
+        return
     for sign, wait in ((signal.SIGINT, 15), (signal.SIGTERM, 5), (signal.SIGKILL, 5)):
-        if child.poll() is not None:
-            return
+        _group(child, sign)
         try:
-            os.killpg(child.pid, sign)
             child.wait(wait)
-        except (ProcessLookupError, subprocess.TimeoutExpired):
+            break
+        except subprocess.TimeoutExpired:
             pass
+    _group(child, signal.SIGKILL)  # what it left
+
+
+def _group(child: subprocess.Popen, sign: signal.Signals) -> None:
+    try:
+        os.killpg(child.pid, sign)
+    except ProcessLookupError:
+        pass
 
 
 class Stages:

@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+import threading
 import urllib.parse
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -115,7 +116,7 @@ def _sha256(file: Path) -> str:
 _digests: dict[Path, str] = {}
 
 
-def serve(folder: Path, host: str, port: int) -> None:
+def serve(folder: Path, host: str, port: int, until_stdin_ends: bool = False) -> None:
     """Serve the folder until killed; says where on stdout."""
     handler = type("Handler", (Handler,), {"folder": folder})
     try:
@@ -123,5 +124,12 @@ def serve(folder: Path, host: str, port: int) -> None:
     except OSError as error:
         raise Failure(f"cannot listen on {host}:{port}: {os.strerror(error.errno)}") from None
     server.daemon_threads = True
+    if until_stdin_ends:
+        def watch() -> None:
+            while os.read(0, 4096):
+                pass
+            os._exit(0)
+
+        threading.Thread(target=watch, daemon=True).start()
     print(f"http://{host}:{server.server_address[1]}/simple/", flush=True)
     server.serve_forever()

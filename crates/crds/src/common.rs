@@ -317,7 +317,7 @@ pub struct DeploymentStatus {
         skip_serializing_if = "Option::is_none",
         deserialize_with = "lenient_conditions"
     )]
-    #[schemars(schema_with = "schema::conditions")]
+    #[schemars(schema_with = "schema::copied_conditions")]
     pub conditions: Option<Vec<Condition>>,
 }
 

@@ -290,7 +290,18 @@ pub fn string_map(_: &mut SchemaGenerator) -> Schema {
 ///
 /// Only `type` and `status` are required: objects that an original operator wrote carry less than `metav1.Condition`
 /// asks for, and a stricter schema would refuse every edit of such an object until its status is rewritten.
-pub fn conditions(_: &mut SchemaGenerator) -> Schema {
+pub fn conditions(generator: &mut SchemaGenerator) -> Schema {
+    let mut schema = copied_conditions(generator);
+    schema.insert("x-kubernetes-list-type".to_owned(), "map".into());
+    schema.insert(
+        "x-kubernetes-list-map-keys".to_owned(),
+        serde_json::json!(["type"]),
+    );
+    schema
+}
+
+/// Conditions of another object, carried as they are: one value, not a list that several writers share.
+pub fn copied_conditions(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "type": "array",
         "maxItems": 32,
@@ -331,8 +342,7 @@ pub fn conditions(_: &mut SchemaGenerator) -> Schema {
                 },
             },
         },
-        "x-kubernetes-list-type": "map",
-        "x-kubernetes-list-map-keys": ["type"],
+        "x-kubernetes-list-type": "atomic",
     })
 }
 

@@ -105,6 +105,7 @@ impl<C: Controller> Driver<C> {
             Err(error) => (fail::<C>(previous, &error, now), Err(error)),
         };
         if previous != Some(&status) {
+            tracing::debug!(kind = C::NAME, object = %key, before = %json!(previous), after = %json!(status), "status changes");
             let written = self.write_status(object, &status).await;
             if result.is_ok() {
                 written?;

@@ -99,9 +99,12 @@ struct Index {
     url: String,
 }
 
-async fn index(cluster: &Cluster, packages: &str) -> anyhow::Result<Index> {
+async fn index(cluster: &Cluster) -> anyhow::Result<Index> {
     let script = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../dev/index");
-    let fetched = Command::new(&script).args(["fetch", packages]).output().await?;
+    let fetched = Command::new(&script)
+        .args(["fetch", "mcp-server-time", "mcp-proxy"])
+        .output()
+        .await?;
     ensure!(
         fetched.status.success(),
         "{}",
@@ -168,7 +171,7 @@ async fn call(cluster: &Cluster, server: &str, tool: &str, arguments: Value) -> 
 async fn a_package_is_installed_by_its_pod_and_its_tools_answer() -> anyhow::Result<()> {
     let cluster = Cluster::real().await?;
     let _operator = start(&cluster).await?;
-    let index = index(&cluster, "mcp-server-time mcp-proxy").await?;
+    let index = index(&cluster).await?;
     make(
         &cluster,
         "time",
@@ -210,7 +213,7 @@ async fn code_given_as_text_is_served_and_changes_reach_the_pods() -> anyhow::Re
 async fn failures_of_real_pods_are_told_in_words_and_cured_by_a_new_spec() -> anyhow::Result<()> {
     let cluster = Cluster::real().await?;
     let _operator = start(&cluster).await?;
-    let index = index(&cluster, "mcp-server-time mcp-proxy").await?;
+    let index = index(&cluster).await?;
     // Accepts connections and says nothing.
     let silent = TcpListener::bind(format!("{}:0", host(&cluster)?)).await?;
     let silent_url = format!("http://{}/simple/", silent.local_addr()?);

@@ -166,25 +166,32 @@ fn condition<'a>(deployment: &'a Deployment, type_: &str, status: &str) -> Optio
 /// The Deployment's report as our kinds carry it.
 pub fn report(deployment: &Deployment) -> DeploymentStatus {
     let status = deployment.status.clone().unwrap_or_default();
-    let conditions = status
+    let mut conditions: Vec<Condition> = status
         .conditions
         .unwrap_or_default()
         .into_iter()
-        .map(|condition| Condition {
-            type_: condition.type_.unwrap_or_default(),
-            status: condition.status.unwrap_or_default(),
-            reason: condition.reason.unwrap_or_default(),
-            message: condition.message.unwrap_or_default(),
-            last_transition_time: condition
-                .last_transition_time
-                .unwrap_or(Time(Timestamp::UNIX_EPOCH)),
-            observed_generation: None,
-        });
+        .map(copied)
+        .collect();
+    // The Deployment controller changes their order at will, which would look like a change.
+    conditions.sort_by(|one, other| one.type_.cmp(&other.type_));
     DeploymentStatus {
         replicas: Some(status.replicas.unwrap_or(0)),
         ready_replicas: Some(status.ready_replicas.unwrap_or(0)),
         available_replicas: Some(status.available_replicas.unwrap_or(0)),
         updated_replicas: Some(status.updated_replicas.unwrap_or(0)),
-        conditions: Some(conditions.collect()),
+        conditions: Some(conditions),
+    }
+}
+
+fn copied(condition: DeploymentCondition) -> Condition {
+    Condition {
+        type_: condition.type_.unwrap_or_default(),
+        status: condition.status.unwrap_or_default(),
+        reason: condition.reason.unwrap_or_default(),
+        message: condition.message.unwrap_or_default(),
+        last_transition_time: condition
+            .last_transition_time
+            .unwrap_or(Time(Timestamp::UNIX_EPOCH)),
+        observed_generation: None,
     }
 }

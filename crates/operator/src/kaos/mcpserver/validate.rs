@@ -24,6 +24,8 @@ pub const PORT: i32 = 8000;
 const PACKAGES: &str = "/opt/mcp";
 /// A package that is not installed by then will not be.
 const INSTALL_SECONDS: u32 = 600;
+/// Where the program is installed that makes stdio HTTP.
+const BRIDGE: &str = "/opt/mcp/.bridge";
 
 /// A server that can be built: every choice made, every name known.
 pub struct Valid {
@@ -266,15 +268,13 @@ fn install(
     let mount = json!([{"name": "packages", "mountPath": PACKAGES}]);
     let (image, script, path) = match language {
         McpServerType::Python => {
+            // The bridge gets a folder of its own: its dependencies must not decide those of the package.
             let bridge = if stdio {
-                format!(" {}", settings.bridge_package)
+                format!(" && {} {BRIDGE} $MCP_BRIDGE", pip())
             } else {
                 String::new()
             };
-            let script = format!(
-                "timeout -k 5 {INSTALL_SECONDS} python -m pip install --disable-pip-version-check --no-input --no-cache-dir \
-                 --timeout 20 --retries 1 --target {PACKAGES} \"$MCP_PACKAGE\"{bridge}"
-            );
+            let script = format!("{pip} {PACKAGES} \"$MCP_PACKAGE\"{bridge}", pip = pip());
             (&settings.python_image, script, format!("{PACKAGES}/bin"))
         }
         McpServerType::Node if stdio => {
@@ -298,6 +298,9 @@ fn install(
          reachable?\" >&2; exit $code"
     );
     let mut env = vec![json!({"name": "MCP_PACKAGE", "value": package})];
+    if stdio {
+        env.push(json!({"name": "MCP_BRIDGE", "value": settings.bridge_package}));
+    }
     let own_index = config.index_url.as_deref().filter(|url| !url.is_empty());
     let url = own_index.unwrap_or(settings.package_index.as_str());
     if !url.is_empty() {
@@ -321,7 +324,8 @@ fn install(
     let command = command_of(package);
     let run = if stdio {
         format!(
-            "exec mcp-proxy --host 0.0.0.0 --port {PORT} --stateless --pass-environment -- {command} \"$@\""
+            "exec env PYTHONPATH={BRIDGE} {BRIDGE}/bin/mcp-proxy --host 0.0.0.0 --port {PORT} --stateless \
+             --pass-environment -- env PYTHONPATH={PACKAGES} {command} \"$@\""
         )
     } else {
         // Some packages install no command and run as a module.
@@ -348,6 +352,14 @@ fn install(
             ("volumeMounts", mount),
         ],
     })
+}
+
+/// Installs what follows into the folder that follows; gives up on an index that does not answer.
+fn pip() -> String {
+    format!(
+        "timeout -k 5 {INSTALL_SECONDS} python -m pip install --disable-pip-version-check --no-input --no-cache-dir \
+         --timeout 20 --retries 1 --target"
+    )
 }
 
 /// Plain HTTP indexes are named to pip as trusted; the user chose them.
