@@ -4,6 +4,8 @@ mod build;
 mod observe;
 mod registry;
 mod status;
+#[cfg(test)]
+mod tests;
 mod tools;
 mod validate;
 

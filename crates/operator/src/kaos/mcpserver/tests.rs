@@ -1,0 +1,215 @@
+//! The pure steps: YAML in, what would be sent out. Snapshots are accepted with `INSTA_UPDATE=always make unit`, after
+//! reading what changed.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use gantry_crds::kaos::{MCPServer, Phase};
+use gantry_kit::{Controller, Progress, references::Resolved};
+use k8s_openapi::api::core::v1::Pod;
+use kube::core::ApiResource;
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use super::{
+    McpServers, build,
+    observe::{Observed, Seen},
+    registry::Registry,
+    status, validate,
+    validate::Blocked,
+};
+use crate::{Settings, settings::Gateway, workload::refs};
+
+fn server(spec: &str) -> MCPServer {
+    let spec: Value = serde_saphyr::from_str(spec).expect("YAML");
+    serde_json::from_value(json!({
+        "apiVersion": "kaos.tools/v1alpha1", "kind": "MCPServer",
+        "metadata": {"name": "demo", "namespace": "ns", "uid": "u", "generation": 1}, "spec": spec,
+    }))
+    .expect("an MCPServer")
+}
+
+/// Every Secret and ConfigMap that the spec refers to exists, with the keys that are asked for.
+fn observed(server: &MCPServer, settings: &Settings) -> Observed {
+    let registry = Registry::parse(None);
+    let pod = validate::pod(server, settings, &registry).unwrap_or_default();
+    let known: refs::Known = refs::uses("ns", &pod)
+        .into_iter()
+        .map(|used| {
+            let digests = BTreeMap::from([(used.key.unwrap_or("KEY".into()), "digest".into())]);
+            (
+                used.reference,
+                Some(Arc::new(Resolved {
+                    digests,
+                    ..Resolved::default()
+                })),
+            )
+        })
+        .collect();
+    Observed {
+        registry,
+        known,
+        has_gateway_api: true,
+    }
+}
+
+fn autoscaler() -> ApiResource {
+    ApiResource {
+        group: "autoscaling".into(),
+        version: "v2".into(),
+        api_version: "autoscaling/v2".into(),
+        kind: "HorizontalPodAutoscaler".into(),
+        plural: "horizontalpodautoscalers".into(),
+    }
+}
+
+fn wish(spec: &str, settings: &Settings) -> Result<Vec<Value>, Blocked> {
+    let server = server(spec);
+    let valid = validate::validate(&server, settings, &observed(&server, settings))?;
+    let wish = build::build(&valid, &autoscaler());
+    Ok(wish.objects().iter().map(|wished| wished.body.clone()).collect())
+}
+
+#[rstest]
+#[case::runtime("{runtime: python-string, params: 'def a(): pass'}")]
+#[case::package("{config: {mcp: 'mcp-server-time[extra]==1.0', args: [--local-timezone, UTC]}}")]
+#[case::stdio("{config: {mcp: mcp-server-time, transport: stdio, indexUrl: 'http://index:3141/simple'}}")]
+#[case::node("{type: node-runtime, config: {mcp: '@scope/server@2.0'}}")]
+#[case::secret("{config: {tools: {fromSecretKeyRef: {name: code, key: tools.py}}}}")]
+#[case::everything(
+    "{runtime: slack, replicas: 3, serviceAccountName: robot, telemetry: {enabled: true, endpoint: 'http://otel:4317'},
+      container: {env: [{name: SLACK_BOT_TOKEN, valueFrom: {secretKeyRef: {name: slack, key: token}}},
+                        {name: SLACK_TEAM_ID, value: T1}], resources: {limits: {memory: 1Gi}}},
+      podSpec: {nodeSelector: {disk: ssd}}}"
+)]
+#[case::autoscaled("{runtime: kubernetes, autoscaling: {minReplicas: 2, maxReplicas: 5, targetMemory: 80}}")]
+fn what_is_built(#[case] spec: &str) {
+    let gateway = Gateway {
+        name: "gw".into(),
+        namespace: "edge".into(),
+        mcp_timeout: "60s".into(),
+    };
+    let settings = Settings {
+        gateway: Some(gateway),
+        image_pull_secrets: vec!["pull".into()],
+        ..Settings::default()
+    };
+    let objects = wish(spec, &settings).expect("valid");
+    // One file a case, named by it.
+    let name = std::thread::current()
+        .name()
+        .and_then(|name| name.rsplit("::").next().map(ToOwned::to_owned));
+    insta::assert_yaml_snapshot!(name.unwrap_or_default(), objects);
+}
+
+#[rstest]
+#[case::nothing("{}", "InvalidSpec", "exactly one source")]
+#[case::unknown_runtime("{runtime: nope}", "RuntimeNotFound", "kaos-mcp-runtimes")]
+#[case::required_env("{runtime: slack}", "InvalidSpec", "SLACK_BOT_TOKEN and SLACK_TEAM_ID")]
+#[case::params_unused("{runtime: kubernetes, params: x}", "InvalidSpec", "takes no params")]
+#[case::node_stdio(
+    "{type: node-runtime, config: {mcp: x, transport: stdio}}",
+    "InvalidSpec",
+    "Python packages only"
+)]
+#[case::bad_pod(
+    "{runtime: kubernetes, podSpec: {containers: 5}}",
+    "InvalidOverride",
+    "podSpec"
+)]
+fn what_is_refused(#[case] spec: &str, #[case] reason: &str, #[case] words: &str) {
+    let blocked = wish(spec, &Settings::default()).expect_err("refused");
+    assert_eq!(blocked.reason, reason);
+    assert!(blocked.message.contains(words), "{}", blocked.message);
+    assert_eq!(blocked.progress, Progress::Stuck);
+}
+
+#[test]
+fn a_missing_secret_is_waited_for() {
+    let server = server("{config: {tools: {fromSecretKeyRef: {name: code, key: tools.py}}}}");
+    let mut observed = observed(&server, &Settings::default());
+    observed.known.values_mut().for_each(|known| *known = None);
+    let blocked = validate::validate(&server, &Settings::default(), &observed)
+        .err()
+        .expect("waits");
+    assert_eq!(
+        (blocked.reason, blocked.progress),
+        ("WaitingForSecret", Progress::Working)
+    );
+    let outcome = status::blocked(&server, blocked);
+    let now = k8s_openapi::jiff::Timestamp::UNIX_EPOCH;
+    let told = gantry_kit::driver::settle::<McpServers>(None, outcome, Some(1), now);
+    assert_eq!(
+        (told.phase, told.observed_generation),
+        (Some(Phase::Waiting), Some(1))
+    );
+}
+
+fn deployment(status: Value) -> k8s_openapi::api::apps::v1::Deployment {
+    serde_json::from_value(json!({
+        "metadata": {"name": "mcpserver-demo", "generation": 2},
+        "spec": {"replicas": 2, "selector": {}, "template": {}}, "status": status,
+    }))
+    .expect("a Deployment")
+}
+
+fn pod(container: Value) -> Arc<gantry_kit::pods::PodSummary> {
+    let pod: Pod = serde_json::from_value(json!({
+        "metadata": {"name": "p", "namespace": "ns", "labels": {}},
+        "status": {"containerStatuses": [container]},
+    }))
+    .expect("a Pod");
+    Arc::new(gantry_kit::pods::PodSummary::new(pod))
+}
+
+#[rstest]
+#[case::done(json!({"observedGeneration": 2, "replicas": 2, "updatedReplicas": 2, "availableReplicas": 2}), Value::Null, "Ready", Phase::Ready)]
+#[case::old_generation(json!({"observedGeneration": 1, "replicas": 2, "updatedReplicas": 2, "availableReplicas": 2}), Value::Null, "RollingOut", Phase::Pending)]
+#[case::old_pods_left(json!({"observedGeneration": 2, "replicas": 3, "updatedReplicas": 2, "availableReplicas": 3}), Value::Null, "RollingOut", Phase::Pending)]
+#[case::crash(json!({"observedGeneration": 2}),
+    json!({"name": "mcp-server", "image": "", "imageID": "", "ready": false, "restartCount": 4,
+           "state": {"waiting": {"reason": "CrashLoopBackOff"}},
+           "lastState": {"terminated": {"exitCode": 1, "reason": "Error", "message": "ValueError: no token"}}}),
+    "CrashLoop", Phase::Failed)]
+#[case::memory(json!({"observedGeneration": 2}),
+    json!({"name": "mcp-server", "image": "", "imageID": "", "ready": false, "restartCount": 4,
+           "lastState": {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}}),
+    "OutOfMemory", Phase::Failed)]
+#[case::quota(json!({"observedGeneration": 2, "conditions": [
+    {"type": "ReplicaFailure", "status": "True", "message": "pods \"x\" is forbidden: exceeded quota: none"}]}),
+    Value::Null, "QuotaExceeded", Phase::Failed)]
+#[case::late(json!({"observedGeneration": 2, "conditions": [
+    {"type": "Progressing", "status": "False", "message": "has timed out progressing"}]}),
+    Value::Null, "ProgressDeadlineExceeded", Phase::Failed)]
+fn what_is_told(#[case] status: Value, #[case] container: Value, #[case] reason: &str, #[case] phase: Phase) {
+    let server = server("{runtime: kubernetes}");
+    let valid = validate::validate(
+        &server,
+        &Settings::default(),
+        &observed(&server, &Settings::default()),
+    )
+    .ok()
+    .expect("valid");
+    let pods = if container.is_null() {
+        Vec::new()
+    } else {
+        vec![pod(container)]
+    };
+    let seen = Seen {
+        deployment: deployment(status),
+        pods,
+        serves: false,
+        tools: None,
+    };
+    let outcome = status::from_applied(&valid, &server, &seen);
+    assert_eq!(outcome.ready.reason, reason, "{}", outcome.ready.message);
+    let now = k8s_openapi::jiff::Timestamp::UNIX_EPOCH;
+    let told = gantry_kit::driver::settle::<McpServers>(None, outcome, Some(1), now);
+    assert_eq!(told.phase, Some(phase));
+    assert_eq!(
+        McpServers::status(&MCPServer {
+            status: Some(told.clone()),
+            ..server
+        }),
+        Some(&told)
+    );
+}
