@@ -14,6 +14,7 @@ use kube::{
     runtime::events::{Event, EventType, Recorder},
 };
 use serde_json::{Value, json};
+use tracing::Instrument;
 
 use crate::{
     PAUSED,
@@ -40,7 +41,10 @@ impl<C: Controller> Driver<C> {
     pub async fn visit(&self, key: &ObjectKey) {
         let started = std::time::Instant::now();
         // A bug in one object's path must not take the worker, and with it all other objects, down.
-        let result = AssertUnwindSafe(self.visit_once(key)).catch_unwind().await;
+        let span = tracing::info_span!("reconcile", kind = C::NAME, object = %key);
+        let result = AssertUnwindSafe(self.visit_once(key).instrument(span))
+            .catch_unwind()
+            .await;
         let (again, error) = match result {
             Ok(Ok(again)) => {
                 self.backoff.succeeded(key);

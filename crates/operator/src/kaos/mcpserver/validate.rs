@@ -321,20 +321,20 @@ fn install(
             "limits": {"cpu": "1", "memory": "512Mi"},
         },
     });
+    // The command is handed over as `$0`, never as part of the script: a package's name is the user's text.
     let command = command_of(package);
     let run = if stdio {
         format!(
             "exec env PYTHONPATH={BRIDGE} {BRIDGE}/bin/mcp-proxy --host 0.0.0.0 --port {PORT} --stateless \
-             --pass-environment -- env PYTHONPATH={PACKAGES} {command} \"$@\""
+             --pass-environment -- env PYTHONPATH={PACKAGES} \"$0\" \"$@\""
         )
     } else {
         // Some packages install no command and run as a module.
-        let module = command.replace('-', "_");
-        format!(
-            "if command -v {command} >/dev/null; then exec {command} \"$@\"; else exec python -m {module} \"$@\"; fi"
-        )
+        "if command -v \"$0\" >/dev/null; then exec \"$0\" \"$@\"; \
+         else exec python -m \"$(echo \"$0\" | tr - _)\" \"$@\"; fi"
+            .to_owned()
     };
-    let mut args = vec![command.clone()];
+    let mut args = vec![command];
     args.extend(config.args.unwrap_or_default());
     Ok(Installed {
         init,
