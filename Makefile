@@ -36,7 +36,7 @@ bench: python ## measure, beside a bare client in the same run
 soak: python ## the long tests: every schedule of faults
 	@dev/soak
 
-coverage: python ## lines of the logic crates that the unit tests run
+coverage: python ## lines of the logic crates that the tests run, those against clusters included
 	@dev/test coverage
 
 clean: ## remove what cargo built; the cache of dev/ stays

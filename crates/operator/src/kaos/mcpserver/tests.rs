@@ -187,7 +187,6 @@ fn what_is_told(#[case] status: Value, #[case] container: Value, #[case] reason:
         &Settings::default(),
         &observed(&server, &Settings::default()),
     )
-    .ok()
     .expect("valid");
     let pods = if container.is_null() {
         Vec::new()
