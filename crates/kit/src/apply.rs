@@ -21,6 +21,7 @@ use crate::{
     error::{Error, Result, code},
     project::covers,
     store::{Cached, ObjectKey, Store, controller_owner},
+    takeover,
     wish::{Owner, Wish, Wished, digest},
 };
 
@@ -101,22 +102,36 @@ impl Children {
         let cached = kind.and_then(|kind| kind.store.get(&key));
         let api = Api::<DynamicObject>::namespaced_with(self.client(), &key.namespace, &wished.resource);
         let what = format!("{} {}", wished.resource.kind, key.name);
+        let mut inherited = false;
         let live = match cached {
             Some(child) => Some(child),
-            // Not among ours: it may not exist, or belong to somebody else.
+            // Not among ours: it may not exist, belong to somebody else, or come from the original operator.
             None => self
                 .caller
                 .read(format!("get {what}"), api.get_opt(&key.name))
                 .await?
-                .map(|object| Arc::new(Child::new(object))),
+                .map(|object| {
+                    inherited = takeover::is_inherited(&object);
+                    Arc::new(Child::new(object))
+                }),
         };
         let mut body = None;
         if let Some(live) = &live {
             check_owner(owner, wished, live)?;
             let json = live.json()?;
-            let wanted = wished.beside(&json);
+            let mut wanted = wished.beside(&json);
+            let has_pods = wished.is_workload();
+            if has_pods && (inherited || takeover::keeps_template(&wished.body, &json)) {
+                wanted = takeover::keeping_template(&wanted);
+            }
             if covers(&json, &wanted) || self.is_overruled(wished, &key, &json) {
                 return Ok(live.clone());
+            }
+            // A template that is kept stays the original's; all else of what it set becomes ours with the first write.
+            if (inherited && !has_pods)
+                || (takeover::kept_template(&json) && wanted["spec"]["template"].is_object())
+            {
+                self.hand_over(&api, &key.name, manager).await?;
             }
             body = Some(wanted);
         }
@@ -135,6 +150,18 @@ impl Children {
             kind.store.put(child.clone());
         }
         Ok(child)
+    }
+
+    /// Makes the fields that an original operator set ours, so that they go when we no longer wish for them.
+    async fn hand_over(&self, api: &Api<DynamicObject>, name: &str, manager: &str) -> Result<()> {
+        let live = self.caller.read(format!("get {name}"), api.get_opt(name)).await?;
+        if let Some(patch) = live.and_then(|live| takeover::hand_over(&live, manager)) {
+            let patch = Patch::Merge(patch);
+            let params = PatchParams::default();
+            let call = api.patch(name, &params, &patch);
+            self.caller.write(format!("take over {name}"), call).await?;
+        }
+        Ok(())
     }
 
     async fn prune(&self, owner: &Owner, wished: &[Wished]) -> Result<()> {

@@ -11,11 +11,12 @@ use crate::{
     apply::{Applied, Children},
     client::Caller,
     conditions::{Progress, Verdict},
+    dependents::Links,
     error::Result,
     pods::{self, PodSummary},
     queue::Queue,
     references::References,
-    store::{ObjectKey, Store},
+    store::{NamespaceFacts, ObjectKey, Store},
     wish::{Owner, Wish},
 };
 
@@ -35,6 +36,10 @@ pub trait Controller: Send + Sync + 'static {
     /// Finalizers of the original operator that may still be on objects and hold nothing of ours.
     const OBSOLETE_FINALIZERS: &'static [&'static str] = &[];
 
+    /// Held on every object of this kind while [`Controller::finalize`] has work to do; for what owner references do
+    /// not clean up.
+    const FINALIZER: Option<&'static str> = None;
+
     fn status(object: &Self::Kind) -> Option<&Self::Status>;
 
     /// The parts of a status that the driver keeps.
@@ -49,6 +54,16 @@ pub trait Controller: Send + Sync + 'static {
         object: &Self::Kind,
         context: &Context,
     ) -> impl Future<Output = Result<Outcome<Self::Status>>> + Send;
+
+    /// The object is being deleted and holds our finalizer. `None` lets it go; else the next try is after that time.
+    /// It must give up in the end: nothing may keep an object for ever.
+    fn finalize(
+        &self,
+        _object: &Self::Kind,
+        _context: &Context,
+    ) -> impl Future<Output = Result<Option<Duration>>> + Send {
+        std::future::ready(Ok(None))
+    }
 
     /// The object is gone: drop what is remembered of it.
     fn forget(&self, _key: &ObjectKey) {}
@@ -70,6 +85,8 @@ pub struct Outcome<S> {
     pub also: Vec<(&'static str, Verdict)>,
     /// A visit that nothing would wake.
     pub again: Option<Duration>,
+    /// Reason and note of warnings about this generation of the spec; each becomes one event.
+    pub warnings: Vec<(&'static str, String)>,
 }
 
 impl<S> Outcome<S> {
@@ -80,6 +97,7 @@ impl<S> Outcome<S> {
             progress,
             also: Vec::new(),
             again: None,
+            warnings: Vec::new(),
         }
     }
 
@@ -96,6 +114,9 @@ pub struct Context {
     pub children: Arc<Children>,
     pub pods: Arc<Store<PodSummary>>,
     pub references: Arc<References>,
+    pub links: Arc<Links>,
+    /// Labels and annotations of namespaces; empty when the operator looks after a few namespaces only.
+    pub namespaces: Arc<Store<NamespaceFacts>>,
     pub apis: Arc<Apis>,
     pub queue: Arc<Queue>,
     pub field_manager: String,

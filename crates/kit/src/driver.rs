@@ -73,6 +73,7 @@ impl<C: Controller> Driver<C> {
         let Some(cached) = self.store.get(key) else {
             self.controller.forget(key);
             self.context.references.forget(C::NAME, key);
+            self.context.links.forget(C::NAME, key);
             return Ok(None);
         };
         let object = match &cached.0 {
@@ -83,8 +84,7 @@ impl<C: Controller> Driver<C> {
             }
         };
         if object.meta().deletion_timestamp.is_some() {
-            self.drop_obsolete_finalizers(object).await?;
-            return Ok(None);
+            return self.let_go(object).await;
         }
         if object
             .annotations()
@@ -93,7 +93,19 @@ impl<C: Controller> Driver<C> {
         {
             return Ok(None);
         }
-        let outcome = self.controller.reconcile(object, &self.context).await;
+        if let Some(finalizer) = C::FINALIZER
+            && !object.finalizers().iter().any(|held| held == finalizer)
+        {
+            // Held before anything is made; what this write returns comes by the watch and is visited then.
+            let held = object.finalizers().iter().map(String::as_str).chain([finalizer]);
+            self.write_finalizers(object, held.collect()).await?;
+            return Ok(None);
+        }
+        let mut outcome = self.controller.reconcile(object, &self.context).await;
+        let warnings = outcome
+            .as_mut()
+            .map(|outcome| std::mem::take(&mut outcome.warnings))
+            .unwrap_or_default();
         let now = Timestamp::now();
         let previous = C::status(object);
         let (status, result) = match outcome {
@@ -114,7 +126,7 @@ impl<C: Controller> Driver<C> {
             if result.is_ok() {
                 written?;
             }
-            self.announce(object, previous.cloned(), status).await;
+            self.announce(object, previous.cloned(), status, warnings).await;
         }
         result
     }
@@ -133,29 +145,53 @@ impl<C: Controller> Driver<C> {
         let mut written = self.context.caller.write(action, call).await?;
         written.meta_mut().managed_fields = None;
         // So that the next visit compares with what we wrote, also when the watch is slower.
-        self.store.put(DeserializeGuard(Ok(written)));
+        let key = ObjectKey::of(written.meta());
+        if self.store.put(DeserializeGuard(Ok(written))) {
+            // The watch finds nothing new in it then, so those who look at this object are told here.
+            self.context.links.changed(C::NAME, key);
+        }
         Ok(())
     }
 
-    /// Events mark transitions of `Ready`, never repetitions.
-    async fn announce(&self, object: &C::Kind, previous: Option<C::Status>, mut status: C::Status) {
+    /// Events mark transitions of `Ready` and warnings about a new spec, never repetitions.
+    async fn announce(
+        &self,
+        object: &C::Kind,
+        mut previous: Option<C::Status>,
+        mut status: C::Status,
+        warnings: Vec<(&'static str, String)>,
+    ) {
+        let before = previous
+            .as_mut()
+            .and_then(|status| *C::common(status).observed_generation);
+        if before != object.meta().generation {
+            for (reason, note) in warnings {
+                self.publish(object, EventType::Warning, reason.to_owned(), note)
+                    .await;
+            }
+        }
         let before = previous
             .and_then(|mut status| conditions::find(C::common(&mut status).conditions, READY).cloned());
         let Some(now) = conditions::find(C::common(&mut status).conditions, READY).cloned() else {
             return;
         };
-        let stalled = conditions::is_true(C::common(&mut status).conditions, conditions::STALLED);
         if before.is_some_and(|before| before.status == now.status && before.reason == now.reason) {
             return;
         }
+        let stalled = conditions::is_true(C::common(&mut status).conditions, conditions::STALLED);
+        let type_ = if stalled {
+            EventType::Warning
+        } else {
+            EventType::Normal
+        };
+        self.publish(object, type_, now.reason, now.message).await;
+    }
+
+    async fn publish(&self, object: &C::Kind, type_: EventType, reason: String, note: String) {
         let event = Event {
-            type_: if stalled {
-                EventType::Warning
-            } else {
-                EventType::Normal
-            },
-            reason: now.reason.clone(),
-            note: Some(crate::error::shorten(now.message.clone(), 1000)).filter(|note| !note.is_empty()),
+            type_,
+            reason,
+            note: Some(crate::error::shorten(note, 1000)).filter(|note| !note.is_empty()),
             action: "Reconcile".to_owned(),
             secondary: None,
         };
@@ -213,35 +249,40 @@ impl<C: Controller> Driver<C> {
         Ok(())
     }
 
-    /// Objects that an original operator left behind would otherwise never go away.
-    async fn drop_obsolete_finalizers(&self, object: &C::Kind) -> Result<()> {
+    /// Cleans up and takes our finalizer away, and those of an original operator, which would otherwise stay for ever.
+    async fn let_go(&self, object: &C::Kind) -> Result<Option<Duration>> {
         let held = object.finalizers();
-        let kept: Vec<&String> = held
-            .iter()
-            .filter(|name| !C::OBSOLETE_FINALIZERS.contains(&name.as_str()))
-            .collect();
-        if kept.len() == held.len() {
-            return Ok(());
+        let mut again = None;
+        if C::FINALIZER.is_some_and(|ours| held.iter().any(|held| held == ours)) {
+            again = self.controller.finalize(object, &self.context).await?;
         }
+        let stays = |name: &&str| {
+            let ours = C::FINALIZER == Some(*name) && again.is_none();
+            !ours && !C::OBSOLETE_FINALIZERS.contains(name)
+        };
+        let kept: Vec<&str> = held.iter().map(String::as_str).filter(stays).collect();
+        if kept.len() < held.len() {
+            match self.write_finalizers(object, kept).await {
+                Err(error) if error.is_not_found() => {}
+                answer => answer?,
+            }
+        }
+        Ok(again)
+    }
+
+    async fn write_finalizers(&self, object: &C::Kind, finalizers: Vec<&str>) -> Result<()> {
         let name = object.name_any();
         let api = Api::<C::Kind>::namespaced(
             self.context.caller.client(),
             &object.namespace().unwrap_or_default(),
         );
         let patch = Patch::Merge(json!({"metadata": {
-            "finalizers": kept, "resourceVersion": object.resource_version(), "uid": object.uid(),
+            "finalizers": finalizers, "resourceVersion": object.resource_version(), "uid": object.uid(),
         }}));
         let params = PatchParams::default();
         let call = api.patch(&name, &params, &patch);
-        match self
-            .context
-            .caller
-            .write(format!("release {} {name}", C::Kind::kind(&())), call)
-            .await
-        {
-            Err(error) if error.is_not_found() => Ok(()),
-            answer => answer.map(|_| ()),
-        }
+        let action = format!("change the finalizers of {} {name}", C::Kind::kind(&()));
+        self.context.caller.write(action, call).await.map(|_| ())
     }
 }
 

@@ -14,6 +14,7 @@ pub mod child;
 pub mod client;
 pub mod conditions;
 pub mod controller;
+pub mod dependents;
 pub mod driver;
 pub mod error;
 pub mod leader;
@@ -25,6 +26,7 @@ pub mod project;
 pub mod queue;
 pub mod references;
 pub mod store;
+pub mod takeover;
 pub mod telemetry;
 #[cfg(feature = "testing")]
 pub mod testing;
@@ -50,5 +52,8 @@ pub const ADOPT: &str = "gantry.dev/adopt";
 /// Annotation on a workload: the replicas that its root asks for, or `auto`. While that does not change, whoever scales
 /// the workload is left alone.
 pub const REPLICAS: &str = "gantry.dev/replicas";
+/// Annotation on a workload that an original operator made: digest of the pod template that we would give it. While
+/// that does not change, its pods are left as they are.
+pub const KEPT_TEMPLATE: &str = "gantry.dev/kept-template";
 /// Annotation on a child: digest of the wish that was last applied to it.
 pub const WISH: &str = "gantry.dev/wish";

@@ -1,6 +1,7 @@
 //! Puts the parts together: watches that always run, workers that run while the lease is held, one shutdown for all.
 
 use std::{
+    any::{Any, TypeId},
     collections::HashMap,
     net::SocketAddr,
     sync::{Arc, PoisonError, RwLock},
@@ -8,7 +9,7 @@ use std::{
 };
 
 use futures::future::BoxFuture;
-use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret};
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Pod, Secret};
 use kube::{
     Api, Client, Resource,
     core::{ApiResource, DeserializeGuard, DynamicObject, PartialObjectMeta},
@@ -28,6 +29,7 @@ use crate::{
     child::Child,
     client::Caller,
     controller::{Context, Controller},
+    dependents::Links,
     driver::Driver,
     error::Result,
     leader::{Elector, Fence, LeaseOptions},
@@ -35,7 +37,7 @@ use crate::{
     pods::PodSummary,
     queue::Queue,
     references::{References, Source},
-    store::{Cached, ObjectKey, Store, controller_owner},
+    store::{Cached, NamespaceFacts, ObjectKey, Store, controller_owner},
     watch::Watch,
 };
 
@@ -138,6 +140,10 @@ pub struct Manager {
     child_resources: Vec<ChildResource>,
     pods: Arc<Store<PodSummary>>,
     references: Arc<References>,
+    links: Arc<Links>,
+    namespaces: Arc<Store<NamespaceFacts>>,
+    /// `Arc<Store<DeserializeGuard<K>>>` by `K`.
+    roots: HashMap<TypeId, Box<dyn Any + Send + Sync>>,
     apis: Arc<Apis>,
     wakers: Arc<Wakers>,
     caller: Caller,
@@ -146,6 +152,9 @@ pub struct Manager {
     workers: Vec<StartWorkers>,
     everybody: Vec<Arc<dyn Fn() + Send + Sync>>,
 }
+
+/// The cache of one kind of root.
+pub type Roots<K> = Store<DeserializeGuard<K>>;
 
 type StartWorkers = Box<dyn Fn(&mut JoinSet<()>, &CancellationToken) + Send + Sync>;
 
@@ -168,6 +177,9 @@ impl Manager {
             )),
             child_resources: children,
             pods: Arc::default(),
+            links: Arc::new(Links::new(wakers.clone())),
+            namespaces: Arc::default(),
+            roots: HashMap::new(),
             apis: Arc::default(),
             readiness: Readiness::default(),
             watches: Vec::new(),
@@ -191,10 +203,19 @@ impl Manager {
         self.metrics.clone()
     }
 
+    /// The cache of a kind of root, for controllers that look at other roots than their own.
+    pub fn roots<K: Resource + Send + Sync + 'static>(&mut self) -> Arc<Roots<K>> {
+        let store = self
+            .roots
+            .entry(TypeId::of::<K>())
+            .or_insert_with(|| Box::new(Arc::<Roots<K>>::default()));
+        store.downcast_ref::<Arc<Roots<K>>>().cloned().unwrap_or_default()
+    }
+
     /// Adds a kind.
     pub fn add<C: Controller>(&mut self, controller: C) {
         let queue = Arc::new(Queue::default());
-        let store: Arc<Store<DeserializeGuard<C::Kind>>> = Arc::default();
+        let store = self.roots::<C::Kind>();
         self.wakers.register::<C>(queue.clone());
         for namespace in self.scopes() {
             let api = match &namespace {
@@ -213,10 +234,14 @@ impl Manager {
                 metrics: self.metrics.clone(),
                 namespace,
             };
-            let queue = queue.clone();
+            let (queue, links) = (queue.clone(), self.links.clone());
             self.watches.push(Box::pin(async move {
                 watch
-                    .run(|object| queue.add(ObjectKey::of(Cached::meta(object.as_ref()))))
+                    .run(|object| {
+                        let key = ObjectKey::of(Cached::meta(object.as_ref()));
+                        queue.add(key.clone());
+                        links.changed(C::NAME, key);
+                    })
                     .await;
             }));
         }
@@ -231,6 +256,8 @@ impl Manager {
                 children: self.children.clone(),
                 pods: self.pods.clone(),
                 references: self.references.clone(),
+                links: self.links.clone(),
+                namespaces: self.namespaces.clone(),
                 apis: self.apis.clone(),
                 queue: queue.clone(),
                 field_manager: format!("gantry-{}", C::NAME),
@@ -271,6 +298,7 @@ impl Manager {
         self.watch_children(&mut background);
         self.watch_pods(&mut background);
         self.watch_references(&mut background);
+        self.watch_namespaces(&mut background);
         if let Some(address) = self.options.admin {
             let (readiness, metrics) = (self.readiness.clone(), self.metrics.clone());
             background.spawn(async move {
@@ -436,6 +464,30 @@ impl Manager {
                 self.metrics.clone(),
             ));
         }
+    }
+
+    /// Only an operator for the whole cluster may read namespaces.
+    fn watch_namespaces(&self, tasks: &mut JoinSet<()>) {
+        if !self.options.namespaces.is_empty() {
+            return;
+        }
+        let watch = Watch {
+            api: Api::<PartialObjectMeta<Namespace>>::all(self.client.clone()),
+            config: watcher::Config::default(),
+            keep: NamespaceFacts::new,
+            store: self.namespaces.clone(),
+            kind: NamespaceFacts::KIND.to_owned(),
+            gate: self.readiness.gate(gate_name(NamespaceFacts::KIND, None)),
+            metrics: self.metrics.clone(),
+            namespace: None,
+        };
+        let links = self.links.clone();
+        tasks.spawn(async move {
+            let changed = |namespace: &Arc<NamespaceFacts>| {
+                links.changed(NamespaceFacts::KIND, ObjectKey::of(namespace.meta()));
+            };
+            watch.run(changed).await;
+        });
     }
 
     fn scopes(&self) -> Vec<Option<String>> {

@@ -22,6 +22,7 @@ use kube::{
 use crate::{
     admin::Gate,
     client::Caller,
+    dependents::{Dependent, Dependents},
     error::Result,
     manager::Wakers,
     metrics::Metrics,
@@ -59,12 +60,8 @@ pub struct Resolved {
     pub data: BTreeMap<String, String>,
 }
 
-/// Which controller's object wants to know.
-type Dependent = (&'static str, ObjectKey);
-
 #[derive(Default)]
 struct Entry {
-    dependents: HashSet<Dependent>,
     /// Outer: fetched. Inner: exists.
     #[allow(clippy::option_option)]
     state: Option<Option<Arc<Resolved>>>,
@@ -74,8 +71,9 @@ struct Entry {
 
 #[derive(Default)]
 struct Index {
+    /// Exactly those that somebody depends on.
     entries: HashMap<Reference, Entry>,
-    of: HashMap<Dependent, BTreeSet<Reference>>,
+    dependents: Dependents<Reference>,
 }
 
 pub struct References {
@@ -103,17 +101,8 @@ impl References {
         let dependent = (controller, key.clone());
         {
             let mut index = self.lock();
-            index
-                .of
-                .entry(dependent.clone())
-                .or_default()
-                .insert(reference.clone());
-            index
-                .entries
-                .entry(reference.clone())
-                .or_default()
-                .dependents
-                .insert(dependent);
+            index.dependents.add(&dependent, reference);
+            index.entries.entry(reference.clone()).or_default();
         }
         self.known_or_fetched(reference).await
     }
@@ -250,20 +239,24 @@ impl References {
         if !known {
             entry.version = entry.version.max(version);
             entry.state = if exists { None } else { Some(None) };
-            wake(&self.wakers, entry);
+            index.wake(&self.wakers, reference);
         }
         true
     }
 
     fn gone_except(&self, source: Source, namespace: Option<&str>, seen: &HashSet<Reference>) {
         let mut index = self.lock();
+        let mut gone = Vec::new();
         for (reference, entry) in &mut index.entries {
             let watched = reference.source == source
                 && namespace.is_none_or(|namespace| reference.key.namespace == namespace);
             if watched && !seen.contains(reference) && entry.state.as_ref().is_some_and(Option::is_some) {
                 entry.state = None;
-                wake(&self.wakers, entry);
+                gone.push(reference.clone());
             }
+        }
+        for reference in gone {
+            index.wake(&self.wakers, &reference);
         }
     }
 
@@ -274,31 +267,18 @@ impl References {
 
 impl Index {
     fn depend(&mut self, dependent: &Dependent, wanted: &BTreeSet<Reference>) {
-        let before = self.of.remove(dependent).unwrap_or_default();
-        for reference in before.difference(wanted) {
-            if let Some(entry) = self.entries.get_mut(reference) {
-                entry.dependents.remove(dependent);
-                if entry.dependents.is_empty() {
-                    self.entries.remove(reference);
-                }
-            }
+        for orphan in self.dependents.set(dependent, wanted) {
+            self.entries.remove(&orphan);
         }
         for reference in wanted {
-            self.entries
-                .entry(reference.clone())
-                .or_default()
-                .dependents
-                .insert(dependent.clone());
-        }
-        if !wanted.is_empty() {
-            self.of.insert(dependent.clone(), wanted.clone());
+            self.entries.entry(reference.clone()).or_default();
         }
     }
-}
 
-fn wake(wakers: &Wakers, entry: &Entry) {
-    for (controller, key) in &entry.dependents {
-        wakers.wake(controller, key.clone());
+    fn wake(&self, wakers: &Wakers, reference: &Reference) {
+        for (controller, key) in self.dependents.on(reference) {
+            wakers.wake(controller, key.clone());
+        }
     }
 }
 

@@ -10,8 +10,11 @@ use std::{
     sync::{Arc, PoisonError, RwLock},
 };
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::{Resource, core::DeserializeGuard};
+use k8s_openapi::{api::core::v1::Namespace, apimachinery::pkg::apis::meta::v1::ObjectMeta};
+use kube::{
+    Resource,
+    core::{DeserializeGuard, PartialObjectMeta},
+};
 
 /// Namespace and name: what a reconcile is asked to look at.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -55,6 +58,41 @@ pub trait Cached: Send + Sync + 'static {
 impl<K: Resource + Send + Sync + 'static> Cached for DeserializeGuard<K> {
     fn meta(&self) -> &ObjectMeta {
         Resource::meta(self)
+    }
+}
+
+/// A namespace by its labels and annotations; its key has the name only.
+pub struct NamespaceFacts(ObjectMeta);
+
+impl NamespaceFacts {
+    /// What [`crate::dependents::Target`] calls a namespace.
+    pub const KIND: &'static str = "Namespace";
+
+    pub fn new(namespace: PartialObjectMeta<Namespace>) -> Self {
+        let meta = namespace.metadata;
+        let mut annotations = meta.annotations.unwrap_or_default();
+        annotations.retain(|name, _| name.starts_with(crate::PREFIX));
+        Self(ObjectMeta {
+            name: meta.name,
+            uid: meta.uid,
+            resource_version: meta.resource_version,
+            labels: meta.labels,
+            annotations: Some(annotations),
+            ..ObjectMeta::default()
+        })
+    }
+
+    /// A label, or an annotation whose name is ours.
+    pub fn get(&self, name: &str) -> Option<&str> {
+        let maps = [&self.0.annotations, &self.0.labels];
+        let mut maps = maps.into_iter().flatten();
+        maps.find_map(|map| map.get(name)).map(String::as_str)
+    }
+}
+
+impl Cached for NamespaceFacts {
+    fn meta(&self) -> &ObjectMeta {
+        &self.0
     }
 }
 

@@ -78,11 +78,12 @@ impl Wish {
     /// later visit knows that a field was dropped from the wish.
     pub(crate) fn seal(mut self, owner: &Owner) -> Vec<Wished> {
         for wished in &mut self.objects {
+            let is_workload = wished.is_workload();
             let metadata = &mut wished.body["metadata"];
             metadata["namespace"] = json!(owner.key.namespace);
             metadata["ownerReferences"] = json!([owner.reference]);
             metadata["labels"]["app.kubernetes.io/managed-by"] = json!(crate::MANAGED_BY);
-            if matches!(wished.resource.kind.as_str(), "Deployment" | "StatefulSet") {
+            if is_workload {
                 let asked = &wished.body["spec"]["replicas"];
                 let asked = asked
                     .as_i64()
@@ -97,6 +98,11 @@ impl Wish {
 }
 
 impl Wished {
+    /// Has replicas and a pod template.
+    pub(crate) fn is_workload(&self) -> bool {
+        matches!(self.resource.kind.as_str(), "Deployment" | "StatefulSet")
+    }
+
     /// The wish as it is sent to an object that exists: replicas are written when the root's wish for them changes, and
     /// otherwise stay as they are. So an autoscaler, or a person with `kubectl scale`, is never fought.
     pub(crate) fn beside(&self, live: &Value) -> Value {

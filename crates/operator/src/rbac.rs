@@ -31,6 +31,13 @@ const KIT: &[Rule] = &[
     },
 ];
 
+/// For an operator that looks after the whole cluster: namespaces say who may refer to what is in them.
+const WHOLE_CLUSTER: &[Rule] = &[Rule {
+    group: "",
+    resources: &["namespaces"],
+    verbs: READ,
+}];
+
 /// Cluster-wide also when the operator looks after a few namespaces only.
 const CLUSTER: &[Rule] = &[Rule {
     group: "apiextensions.k8s.io",
@@ -60,6 +67,11 @@ pub fn namespaced() -> Vec<PolicyRule> {
 
 pub fn cluster() -> Vec<PolicyRule> {
     merge([CLUSTER])
+}
+
+/// On top of the others when all namespaces are looked after.
+pub fn whole_cluster() -> Vec<PolicyRule> {
+    merge([WHOLE_CLUSTER])
 }
 
 pub fn own_namespace() -> Vec<PolicyRule> {
@@ -104,7 +116,7 @@ mod tests {
 
     #[test]
     fn nothing_is_granted_by_wildcard() {
-        for rule in [namespaced(), cluster(), own_namespace()].concat() {
+        for rule in [namespaced(), cluster(), whole_cluster(), own_namespace()].concat() {
             let words = [rule.api_groups, rule.resources, Some(rule.verbs)]
                 .into_iter()
                 .flatten()

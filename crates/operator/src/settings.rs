@@ -6,6 +6,12 @@ use std::str::FromStr;
 pub struct Settings {
     /// The operator's own namespace; the runtime registry lives here.
     pub namespace: String,
+    /// Runtime of agents.
+    pub agent_image: String,
+    /// Proxy of ModelAPIs in mode Proxy.
+    pub litellm_image: String,
+    /// Server of ModelAPIs in mode Hosted.
+    pub ollama_image: String,
     /// Python image that installs and runs packages.
     pub python_image: String,
     /// Node image that installs and runs packages.
@@ -27,6 +33,9 @@ pub struct Settings {
 pub struct Gateway {
     pub name: String,
     pub namespace: String,
+    /// How long a request through the gateway may take, by kind.
+    pub agent_timeout: String,
+    pub modelapi_timeout: String,
     pub mcp_timeout: String,
 }
 
@@ -43,6 +52,9 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             namespace: "default".to_owned(),
+            agent_image: "docker.io/axsauze/kaos-agent:latest".to_owned(),
+            litellm_image: "ghcr.io/berriai/litellm:main-stable".to_owned(),
+            ollama_image: "docker.io/ollama/ollama:latest".to_owned(),
             python_image: "docker.io/library/python:3.12-slim".to_owned(),
             node_image: "docker.io/library/node:22-slim".to_owned(),
             bridge_package: "mcp-proxy".to_owned(),
@@ -70,9 +82,14 @@ impl Settings {
         let gateway = flag("GATEWAY_API_ENABLED", text("GATEWAY_API_ENABLED"))?.then(|| Gateway {
             name: or("GATEWAY_NAME", "kaos-gateway".to_owned()),
             namespace: or("GATEWAY_NAMESPACE", namespace.clone()),
+            agent_timeout: or("GATEWAY_DEFAULT_AGENT_TIMEOUT", "300s".to_owned()),
+            modelapi_timeout: or("GATEWAY_DEFAULT_MODELAPI_TIMEOUT", "120s".to_owned()),
             mcp_timeout: or("GATEWAY_DEFAULT_MCP_TIMEOUT", "60s".to_owned()),
         });
         Ok(Self {
+            agent_image: or("DEFAULT_AGENT_IMAGE", defaults.agent_image),
+            litellm_image: or("DEFAULT_LITELLM_IMAGE", defaults.litellm_image),
+            ollama_image: or("DEFAULT_OLLAMA_IMAGE", defaults.ollama_image),
             python_image: or("DEFAULT_MCP_SERVER_IMAGE", defaults.python_image),
             node_image: or("DEFAULT_NODE_IMAGE", defaults.node_image),
             bridge_package: or("GANTRY_MCP_BRIDGE_PACKAGE", defaults.bridge_package),

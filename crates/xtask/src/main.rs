@@ -60,6 +60,7 @@ fn generated() -> anyhow::Result<BTreeMap<PathBuf, String>> {
     for (name, rules) in [
         ("operator-rules", rbac::namespaced()),
         ("operator-cluster-rules", rbac::cluster()),
+        ("operator-whole-cluster-rules", rbac::whole_cluster()),
         ("operator-own-namespace-rules", rbac::own_namespace()),
     ] {
         files.insert(

@@ -169,7 +169,13 @@ async fn operator_identity(client: &Client, admin: &Config) -> anyhow::Result<Co
     let account = json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": OPERATOR}});
     let accounts = Api::<ServiceAccount>::namespaced(client.clone(), "default");
     accounts.patch(OPERATOR, &params, &Patch::Apply(&account)).await?;
-    let rules = [rbac::namespaced(), rbac::cluster(), rbac::own_namespace()].concat();
+    let rules = [
+        rbac::namespaced(),
+        rbac::cluster(),
+        rbac::whole_cluster(),
+        rbac::own_namespace(),
+    ]
+    .concat();
     let api_version = "rbac.authorization.k8s.io/v1";
     let role = json!({"apiVersion": api_version, "kind": "ClusterRole", "metadata": {"name": OPERATOR}, "rules": rules});
     Api::<ClusterRole>::all(client.clone())

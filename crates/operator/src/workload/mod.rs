@@ -2,6 +2,7 @@
 //! server once which version it speaks.
 
 pub mod autoscaler;
+pub mod deployment;
 pub mod merge;
 pub mod names;
 pub mod pod;
@@ -9,3 +10,4 @@ pub mod refs;
 pub mod rollout;
 pub mod route;
 pub mod telemetry;
+pub mod verdicts;

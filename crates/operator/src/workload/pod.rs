@@ -1,6 +1,6 @@
 //! Pods that are safe by default, and the user's overrides on top.
 
-use gantry_crds::common::{ContainerOverride, Fragment};
+use gantry_crds::common::{ContainerOverride, Fragment, text};
 use k8s_openapi::api::core::v1::PodSpec;
 use serde_json::{Value, json};
 
@@ -46,6 +46,17 @@ fn secure_container(mut container: Value) -> Value {
     container = defaults;
     strategic(&mut container, &given);
     container
+}
+
+/// Whose name the pods run under, and where their images come from. The account is named in any case: the server keeps a
+/// copy under an old name, from which a removed one would come back.
+pub fn run_as(pod: &mut Value, account: Option<&String>, pull_secrets: &[String]) {
+    let account = text(account);
+    pod["serviceAccountName"] = json!(account.unwrap_or("default"));
+    pod["automountServiceAccountToken"] = json!(account.is_some());
+    if !pull_secrets.is_empty() {
+        pod["imagePullSecrets"] = pull_secrets.iter().map(|name| json!({"name": name})).collect();
+    }
 }
 
 /// Lays the user's wishes over a generated pod: first those about the main container, then the pod fragment.

@@ -1,6 +1,10 @@
 //! An HTTPRoute of the Gateway API, where that is installed and asked for.
 
-use gantry_crds::common::{GatewayRoute, text};
+use gantry_crds::{
+    common::{GatewayRoute, text},
+    conditions::reasons,
+};
+use gantry_kit::Verdict;
 use kube::core::ApiResource;
 use serde_json::{Value, json};
 
@@ -19,31 +23,66 @@ pub fn resource() -> ApiResource {
     }
 }
 
-/// Whether the object wants a route: its own word first, then the operator's.
-pub fn wanted(route: Option<&GatewayRoute>, gateway: Option<&Gateway>) -> bool {
-    route.and_then(|route| route.enabled).unwrap_or(gateway.is_some())
+/// What is to be done about the Gateway API.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Route {
+    NotWanted,
+    /// Wanted, but impossible for this reason.
+    Impossible(String),
+    Wanted(Gateway),
 }
 
-/// `/<namespace>/<what>/<name>` on the gateway leads to `service`, with the path cut off.
-pub fn build(
-    gateway: &Gateway,
-    route: Option<&GatewayRoute>,
-    labels: &Value,
-    route_name: &str,
-    path: &str,
-    service: &str,
-    port: i32,
-) -> Value {
+impl Route {
+    /// The object's own word first, then the operator's.
+    pub fn decide(route: Option<&GatewayRoute>, gateway: Option<&Gateway>, has_gateway_api: bool) -> Self {
+        if !route.and_then(|route| route.enabled).unwrap_or(gateway.is_some()) {
+            return Self::NotWanted;
+        }
+        match gateway {
+            None => Self::Impossible(
+                "the operator has no gateway: set GATEWAY_API_ENABLED and GATEWAY_NAME".to_owned(),
+            ),
+            Some(_) if !has_gateway_api => {
+                Self::Impossible("the Gateway API is not installed: install its CRDs".to_owned())
+            }
+            Some(gateway) => Self::Wanted(gateway.clone()),
+        }
+    }
+
+    pub fn verdict(&self, path: &str) -> Verdict {
+        match self {
+            Self::NotWanted => Verdict::no(reasons::NOT_REQUESTED, ""),
+            Self::Impossible(why) => Verdict::no(reasons::GATEWAY_API_MISSING, why.clone()),
+            Self::Wanted(gateway) => Verdict::yes(
+                reasons::ROUTE_CREATED,
+                format!("{path} on gateway {}", gateway.name),
+            ),
+        }
+    }
+}
+
+/// What a route leads to.
+pub struct Backend<'a> {
+    pub route_name: &'a str,
+    /// `/<namespace>/<what>/<name>`, cut off before the request goes on.
+    pub path: &'a str,
+    pub service: &'a str,
+    pub port: i32,
+    /// Unless the object has its own.
+    pub timeout: &'a str,
+}
+
+pub fn build(gateway: &Gateway, route: Option<&GatewayRoute>, labels: &Value, to: &Backend<'_>) -> Value {
     let timeout = route
         .and_then(|route| text(route.timeout.as_ref()))
-        .unwrap_or(gateway.mcp_timeout.as_str());
+        .unwrap_or(to.timeout);
     let mut rule = json!({
-        "matches": [{"path": {"type": "PathPrefix", "value": path}}],
+        "matches": [{"path": {"type": "PathPrefix", "value": to.path}}],
         "filters": [{
             "type": "URLRewrite",
             "urlRewrite": {"path": {"type": "ReplacePrefixMatch", "replacePrefixMatch": "/"}},
         }],
-        "backendRefs": [{"name": service, "port": port}],
+        "backendRefs": [{"name": to.service, "port": to.port}],
     });
     if timeout != "0s" {
         rule["timeouts"] = json!({"request": timeout});
@@ -52,7 +91,7 @@ pub fn build(
         rule["retry"] = json!({"attempts": retries});
     }
     json!({
-        "metadata": {"name": route_name, "labels": labels},
+        "metadata": {"name": to.route_name, "labels": labels},
         "spec": {
             "parentRefs": [{"name": gateway.name, "namespace": gateway.namespace}],
             "rules": [rule],

@@ -2,55 +2,37 @@
 
 use gantry_crds::{
     conditions::{reasons, types},
-    kaos::{MCPServer, MCPServerStatus, Phase},
+    kaos::{MCPServer, MCPServerStatus},
 };
-use gantry_kit::{Outcome, Verdict, conditions};
+use gantry_kit::{Outcome, Verdict};
 
 use super::{
     observe::Seen,
-    validate::{Blocked, PORT, Route, Valid},
+    validate::{PORT, Valid},
 };
-use crate::workload::rollout;
+use crate::{
+    kaos::phase,
+    workload::{
+        rollout,
+        verdicts::{self, Blocked},
+    },
+};
 
 /// Nothing was built for this spec; what runs already goes on and is reported as it was.
 pub fn blocked(server: &MCPServer, blocked: Blocked) -> Outcome<MCPServerStatus> {
     let status = server.status.clone().unwrap_or_default();
-    let kept = |type_: &'static str| {
-        (
-            type_,
-            known(&status, type_).unwrap_or_else(|| Verdict::unknown(blocked.reason, "")),
-        )
-    };
-    let also = [types::AVAILABLE, types::TOOLS_DISCOVERED, types::ROUTED].map(kept);
-    let ready = Verdict::no(blocked.reason, blocked.message);
-    let mut outcome = Outcome::new(status, ready, blocked.progress);
-    outcome.also = also.into();
-    outcome
-}
-
-/// A condition as it was told last time.
-fn known(status: &MCPServerStatus, type_: &str) -> Option<Verdict> {
-    let known = conditions::find(status.conditions.as_deref()?, type_)?;
-    let (reason, message) = (known.reason.clone(), known.message.clone());
-    Some(match known.status.as_str() {
-        "True" => Verdict::yes(reason, message),
-        "False" => Verdict::no(reason, message),
-        _ => Verdict::unknown(reason, message),
-    })
+    let known = status.conditions.clone();
+    blocked.outcome(
+        status,
+        known.as_deref(),
+        &[types::AVAILABLE, types::TOOLS_DISCOVERED, types::ROUTED],
+    )
 }
 
 pub fn from_applied(server: &Valid, before: &MCPServer, seen: &Seen) -> Outcome<MCPServerStatus> {
     let (ready, progress) = rollout::verdict(&seen.deployment, &seen.pods);
     let report = rollout::report(&seen.deployment);
     let available = report.available_replicas.unwrap_or(0);
-    let selector = super::build::selector(server);
-    let mut pairs: Vec<String> = selector
-        .as_object()
-        .into_iter()
-        .flatten()
-        .map(|(key, value)| format!("{key}={}", value.as_str().unwrap_or_default()))
-        .collect();
-    pairs.sort();
     let (tools, tools_verdict) = tools(before, seen);
     let status = MCPServerStatus {
         endpoint: Some(format!(
@@ -60,22 +42,14 @@ pub fn from_applied(server: &Valid, before: &MCPServer, seen: &Seen) -> Outcome<
         runtime: Some(server.runtime.clone()),
         available_tools: tools,
         replicas: report.replicas,
-        selector: Some(pairs.join(",")),
+        selector: Some(verdicts::selector_text(&super::build::selector(server))),
         deployment: Some(report),
         ..MCPServerStatus::default()
     };
     Outcome::new(status, ready, progress)
-        .with(types::AVAILABLE, available_verdict(available))
+        .with(types::AVAILABLE, verdicts::available(available))
         .with(types::TOOLS_DISCOVERED, tools_verdict)
-        .with(types::ROUTED, route_verdict(server))
-}
-
-fn available_verdict(available: i32) -> Verdict {
-    if available > 0 {
-        Verdict::yes(reasons::SUCCEEDED, "at least one pod serves")
-    } else {
-        Verdict::no(reasons::PROGRESSING, "no pod serves yet")
-    }
+        .with(types::ROUTED, server.route.verdict(&server.path()))
 }
 
 fn tools(before: &MCPServer, seen: &Seen) -> (Option<Vec<String>>, Verdict) {
@@ -94,7 +68,8 @@ fn tools(before: &MCPServer, seen: &Seen) -> (Option<Vec<String>>, Verdict) {
                 .status
                 .as_ref()
                 .filter(|status| seen.serves && status.observed_generation == before.metadata.generation);
-            let verdict = status.and_then(|status| known(status, types::TOOLS_DISCOVERED));
+            let verdict = status
+                .and_then(|status| verdicts::known(status.conditions.as_deref(), types::TOOLS_DISCOVERED));
             let tools = status.and_then(|status| status.available_tools.clone());
             let unknown =
                 || Verdict::unknown(reasons::NOT_ASKED_YET, "tools are asked for once a pod is ready");
@@ -103,36 +78,10 @@ fn tools(before: &MCPServer, seen: &Seen) -> (Option<Vec<String>>, Verdict) {
     }
 }
 
-fn route_verdict(server: &Valid) -> Verdict {
-    match &server.route {
-        Route::NotWanted => Verdict::no(reasons::NOT_REQUESTED, ""),
-        Route::Impossible(why) => Verdict::no(reasons::GATEWAY_API_MISSING, why.clone()),
-        Route::Wanted(gateway) => Verdict::yes(
-            reasons::ROUTE_CREATED,
-            format!(
-                "/{}/mcp/{} on gateway {}",
-                server.namespace, server.name, gateway.name
-            ),
-        ),
-    }
-}
-
 /// The words that the seed's users read, from the conditions and nothing else.
 pub fn summarize(status: &mut MCPServerStatus) {
-    let known = status.conditions.as_deref().unwrap_or_default();
-    let ready = conditions::find(known, types::READY);
-    let is_ready = ready.is_some_and(|ready| ready.status == "True");
-    let reason = ready.map(|ready| ready.reason.as_str()).unwrap_or_default();
-    let phase = if is_ready || reason == reasons::SCALED_TO_ZERO {
-        Phase::Ready
-    } else if conditions::is_true(known, types::STALLED) {
-        Phase::Failed
-    } else if reason.starts_with("WaitingFor") {
-        Phase::Waiting
-    } else {
-        Phase::Pending
-    };
-    status.message = ready.map(|ready| ready.message.clone());
-    status.ready = Some(is_ready);
-    status.phase = Some(phase);
+    let summary = verdicts::summary(status.conditions.as_deref().unwrap_or_default());
+    status.phase = Some(phase(&summary));
+    status.ready = Some(summary.is_ready);
+    status.message = Some(summary.message.to_owned());
 }

@@ -15,9 +15,12 @@ use super::{
     observe::{Observed, Seen},
     registry::Registry,
     status, validate,
-    validate::Blocked,
 };
-use crate::{Settings, settings::Gateway, workload::refs};
+use crate::{
+    Settings,
+    settings::Gateway,
+    workload::{refs, verdicts::Blocked},
+};
 
 fn server(spec: &str) -> MCPServer {
     let spec: Value = serde_saphyr::from_str(spec).expect("YAML");
@@ -86,6 +89,8 @@ fn what_is_built(#[case] spec: &str) {
     let gateway = Gateway {
         name: "gw".into(),
         namespace: "edge".into(),
+        agent_timeout: "300s".into(),
+        modelapi_timeout: "120s".into(),
         mcp_timeout: "60s".into(),
     };
     let settings = Settings {

@@ -4,7 +4,6 @@ use gantry_crds::{
     conditions::reasons,
     kaos::{CUSTOM_RUNTIME, MCPServer, MCPServerSpec, McpServerType, McpTransport, ToolSource},
 };
-use gantry_kit::{Progress, references::Source};
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
@@ -14,8 +13,7 @@ use super::{
 };
 use crate::{
     Settings,
-    settings::Gateway,
-    workload::{names, pod as pods, refs, rollout::INSTALLER, route, telemetry},
+    workload::{names, pod as pods, refs, rollout::INSTALLER, route::Route, telemetry, verdicts::Blocked},
 };
 
 pub const CONTAINER: &str = "mcp-server";
@@ -41,60 +39,30 @@ pub struct Valid {
     pub route: Route,
 }
 
-/// What is to be done about the Gateway API.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Route {
-    NotWanted,
-    /// Wanted, but impossible for this reason.
-    Impossible(String),
-    Wanted(Gateway),
-}
-
-/// Why nothing was built.
-#[derive(Debug, PartialEq, Eq)]
-pub struct Blocked {
-    pub reason: &'static str,
-    pub message: String,
-    pub progress: Progress,
-}
-
-impl Blocked {
-    fn stuck(reason: &'static str, message: impl Into<String>) -> Self {
-        Self {
-            reason,
-            message: message.into(),
-            progress: Progress::Stuck,
-        }
+impl Valid {
+    /// Where a gateway serves it.
+    pub fn path(&self) -> String {
+        format!("/{}/mcp/{}", self.namespace, self.name)
     }
 }
 
 pub fn validate(server: &MCPServer, settings: &Settings, observed: &Observed) -> Result<Valid, Blocked> {
-    let problems = server.spec.problems();
-    if !problems.is_empty() {
-        let list: Vec<String> = problems.iter().map(ToString::to_string).collect();
-        return Err(Blocked::stuck(reasons::INVALID_SPEC, list.join("; ")));
-    }
+    Blocked::on_problems(&server.spec.problems())?;
     let pod = pod(server, settings, &observed.registry)?;
     let namespace = server.namespace().unwrap_or_default();
     let uses = refs::uses(&namespace, &pod);
-    if let Some((source, message)) = refs::missing(&uses, &observed.known) {
-        let reason = match source {
-            Source::Secret => reasons::WAITING_FOR_SECRET,
-            Source::ConfigMap => reasons::WAITING_FOR_CONFIG_MAP,
-        };
-        return Err(Blocked {
-            reason,
-            message,
-            progress: Progress::Working,
-        });
-    }
+    Blocked::on_missing(refs::missing(&uses, &observed.known))?;
     check_required_env(server, &observed.registry, &pod, observed)?;
     let name = server.name_any();
     Ok(Valid {
         child: names::child("mcpserver", &name),
         fingerprint: refs::fingerprint(&uses, &observed.known),
         runtime: runtime_word(&server.spec),
-        route: route_of(&server.spec, settings, observed.has_gateway_api),
+        route: Route::decide(
+            server.spec.gateway_route.as_ref(),
+            settings.gateway.as_ref(),
+            observed.has_gateway_api,
+        ),
         spec: server.spec.clone(),
         name,
         namespace,
@@ -107,21 +75,6 @@ fn runtime_word(spec: &MCPServerSpec) -> String {
         Some(ToolSource::Runtime { name, .. }) => name.to_owned(),
         Some(ToolSource::Package { .. }) => "package".to_owned(),
         _ => "tools".to_owned(),
-    }
-}
-
-fn route_of(spec: &MCPServerSpec, settings: &Settings, has_gateway_api: bool) -> Route {
-    if !route::wanted(spec.gateway_route.as_ref(), settings.gateway.as_ref()) {
-        return Route::NotWanted;
-    }
-    match &settings.gateway {
-        None => {
-            Route::Impossible("the operator has no gateway: set GATEWAY_API_ENABLED and GATEWAY_NAME".into())
-        }
-        Some(_) if !has_gateway_api => {
-            Route::Impossible("the Gateway API is not installed: install its CRDs".into())
-        }
-        Some(gateway) => Route::Wanted(gateway.clone()),
     }
 }
 
@@ -211,20 +164,11 @@ pub fn pod(server: &MCPServer, settings: &Settings, registry: &Registry) -> Resu
         let patch = json!({"containers": [{"name": CONTAINER, "resources": resources}]});
         crate::workload::merge::strategic(&mut wished, &patch);
     }
-    // Named in any case: the server keeps a copy under an old name, from which a removed one would come back.
-    let account = spec
-        .service_account_name
-        .as_deref()
-        .filter(|name| !name.is_empty());
-    wished["serviceAccountName"] = json!(account.unwrap_or("default"));
-    wished["automountServiceAccountToken"] = json!(account.is_some());
-    if !settings.image_pull_secrets.is_empty() {
-        wished["imagePullSecrets"] = settings
-            .image_pull_secrets
-            .iter()
-            .map(|name| json!({"name": name}))
-            .collect();
-    }
+    pods::run_as(
+        &mut wished,
+        spec.service_account_name.as_ref(),
+        &settings.image_pull_secrets,
+    );
     pods::with_overrides(wished, CONTAINER, spec.container.as_ref(), spec.pod_spec.as_ref())
         .map_err(|message| Blocked::stuck(reasons::INVALID_OVERRIDE, message))
 }
