@@ -112,6 +112,17 @@ impl Cluster {
         }
     }
 
+    /// Creates an object of any kind with a regular plural, unless it is there already.
+    pub async fn create(&self, object: &Value) -> anyhow::Result<()> {
+        let wanted: DynamicObject = serde_json::from_value(object.clone())?;
+        let types = wanted.types.as_ref().context("no apiVersion and kind")?;
+        let resource = ApiResource::from_gvk(&types.try_into()?);
+        match self.api(&resource).create(&PostParams::default(), &wanted).await {
+            Err(kube::Error::Api(status)) if status.code == 409 => Ok(()),
+            answer => Ok(answer.map(|_| ())?),
+        }
+    }
+
     pub async fn delete(&self, resource: &ApiResource, name: &str) -> anyhow::Result<()> {
         self.api(resource).delete(name, &DeleteParams::default()).await?;
         Ok(())

@@ -1,0 +1,307 @@
+//! Every field of every kind reaches a child, and removing it goes back. A table must name every field of the schema: a
+//! new field without a row fails here. A new kind adds a file with its table, and a line to `tables`.
+
+mod mcpserver;
+
+use std::collections::BTreeSet;
+
+use anyhow::{Context as _, ensure};
+use gantry_e2e::{Cluster, Running, eventually, operator, snapshot::child_kinds};
+use gantry_kit::{Options, testing::Faults};
+use gantry_operator::{Settings, settings::Gateway};
+use kube::{
+    Api,
+    api::{Patch, PatchParams},
+    core::ApiResource,
+};
+use serde_json::{Map, Value, json};
+
+fn tables() -> Vec<Table> {
+    vec![mcpserver::table()]
+}
+
+/// All fields of one kind.
+pub struct Table {
+    pub kind: &'static str,
+    pub resource: ApiResource,
+    pub rows: Vec<Row>,
+    /// Objects that the rows refer to; made first.
+    pub before: Vec<Value>,
+    /// Name of a kind of child of a root.
+    pub child_name: fn(child: &str, root: &str) -> String,
+    /// Fields that the test cluster's old server cannot show; each with its reason beside it.
+    pub exempt: &'static [&'static str],
+    /// Fields whose removal that server cannot show.
+    pub stays: &'static [&'static str],
+}
+
+/// One field: where it starts, what it is set to, and where that must be seen.
+pub struct Row {
+    pub field: &'static str,
+    pub start: Value,
+    pub set: Value,
+    pub child: &'static str,
+    /// Segments by `/`; `[key=value]` picks a list item.
+    pub pointer: &'static str,
+    /// The expected value; a text that starts with `~` must be contained. Null: the child goes.
+    pub expected: Value,
+}
+
+pub fn row(
+    field: &'static str,
+    start: Value,
+    set: Value,
+    child: &'static str,
+    pointer: &'static str,
+    expected: Value,
+) -> Row {
+    Row {
+        field,
+        start,
+        set,
+        child,
+        pointer,
+        expected,
+    }
+}
+
+#[test]
+fn every_field_has_a_row() {
+    for table in tables() {
+        let crd = gantry_crds::crd(table.kind).expect("known kind");
+        let schema =
+            json!(crd)["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"].clone();
+        let mut fields = BTreeSet::new();
+        leaves(&schema, "", &mut fields);
+        let covered: BTreeSet<String> = table.rows.iter().map(|row| row.field.to_owned()).collect();
+        let missing: Vec<&String> = fields
+            .iter()
+            .filter(|field| !covered.contains(*field) && !table.exempt.contains(&field.as_str()))
+            .collect();
+        assert!(
+            missing.is_empty(),
+            "{}: fields without a row: {missing:?}",
+            table.kind
+        );
+        let unknown: Vec<&String> = covered.difference(&fields).collect();
+        assert!(
+            unknown.is_empty(),
+            "{}: rows without a field: {unknown:?}",
+            table.kind
+        );
+    }
+}
+
+fn leaves(schema: &Value, path: &str, found: &mut BTreeSet<String>) {
+    match schema["properties"].as_object() {
+        Some(properties) => {
+            for (name, inner) in properties {
+                let path = if path.is_empty() {
+                    name.clone()
+                } else {
+                    format!("{path}.{name}")
+                };
+                leaves(inner, &path, found);
+            }
+        }
+        None => {
+            found.insert(path.to_owned());
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_change_reaches_a_child_and_every_removal_goes_back() -> anyhow::Result<()> {
+    let cluster = Cluster::simulated().await?;
+    install_http_routes(&cluster).await?;
+    let gateway = Gateway {
+        name: "gw".into(),
+        namespace: "gw".into(),
+        agent_timeout: "300s".into(),
+        modelapi_timeout: "120s".into(),
+        mcp_timeout: "60s".into(),
+    };
+    let settings = Settings {
+        gateway: Some(gateway),
+        ..operator::settings()
+    };
+    let _operator = Running::start_with(&cluster, &Faults::default(), Options::default(), settings).await?;
+    for table in tables() {
+        run(&cluster, &table).await.context(table.kind)?;
+    }
+    cluster.done().await
+}
+
+async fn run(cluster: &Cluster, table: &Table) -> anyhow::Result<()> {
+    for object in &table.before {
+        cluster.create(object).await?;
+    }
+    let rows = &table.rows;
+    let object = |index: usize, spec: Value| {
+        json!({
+            "apiVersion": table.resource.api_version, "kind": table.kind,
+            "metadata": {"name": format!("row-{index}")}, "spec": spec,
+        })
+    };
+    let mut before = Vec::new();
+    for (index, row) in rows.iter().enumerate() {
+        cluster
+            .apply(&table.resource, &object(index, row.start.clone()))
+            .await?;
+    }
+    for (index, row) in rows.iter().enumerate() {
+        // The Deployment comes last, but the autoscaler and the route after it: wait for all that there will be.
+        let seen = eventually(async || {
+            let seen = look(cluster, table, index).await?;
+            let wanted = !row.expected.is_null();
+            let needs_object = matches!(row.child, "HorizontalPodAutoscaler" | "HTTPRoute") && !wanted;
+            ensure!(seen.exists, "{} of {} is not there yet", row.child, row.field);
+            ensure!(!needs_object || !seen.value.is_null(), "not complete yet");
+            Ok(seen.value)
+        })
+        .await
+        .with_context(|| format!("start of {}", row.field))?;
+        assert!(
+            !matches(&seen, &row.expected),
+            "{} starts with what it is set to",
+            row.field
+        );
+        before.push(seen);
+    }
+    for (index, row) in rows.iter().enumerate() {
+        let mut spec = row.start.clone();
+        merge(&mut spec, &row.set);
+        cluster.apply(&table.resource, &object(index, spec)).await?;
+    }
+    for (index, row) in rows.iter().enumerate() {
+        expect(cluster, table, index, &row.expected)
+            .await
+            .with_context(|| format!("change of {}", row.field))?;
+    }
+    for (index, row) in rows.iter().enumerate() {
+        cluster
+            .apply(&table.resource, &object(index, row.start.clone()))
+            .await?;
+    }
+    for (index, row) in rows.iter().enumerate() {
+        if table.stays.contains(&row.field) {
+            continue;
+        }
+        expect(cluster, table, index, &before[index])
+            .await
+            .with_context(|| format!("removal of {}", row.field))?;
+    }
+    for index in 0..rows.len() {
+        cluster.delete(&table.resource, &format!("row-{index}")).await?;
+    }
+    Ok(())
+}
+
+struct Seen {
+    exists: bool,
+    value: Value,
+}
+
+async fn expect(cluster: &Cluster, table: &Table, index: usize, expected: &Value) -> anyhow::Result<()> {
+    eventually(async || {
+        let seen = look(cluster, table, index).await?.value;
+        ensure!(
+            matches(&seen, expected),
+            "{} is {seen}, not {expected}",
+            table.rows[index].pointer
+        );
+        Ok(())
+    })
+    .await
+}
+
+fn matches(seen: &Value, expected: &Value) -> bool {
+    match expected.as_str().and_then(|text| text.strip_prefix('~')) {
+        Some(part) => seen.as_str().is_some_and(|seen| seen.contains(part)),
+        None => seen == expected,
+    }
+}
+
+async fn look(cluster: &Cluster, table: &Table, index: usize) -> anyhow::Result<Seen> {
+    let row = &table.rows[index];
+    let kind = child_kinds()
+        .into_iter()
+        .find(|kind| kind.kind == row.child)
+        .context("unknown child")?;
+    let name = (table.child_name)(row.child, &format!("row-{index}"));
+    let found = cluster.api(&kind).get_opt(&name).await?;
+    let exists = found.is_some();
+    let value = found
+        .map(|object| pick(&json!(object), row.pointer))
+        .unwrap_or_default();
+    Ok(Seen { exists, value })
+}
+
+fn pick(value: &Value, pointer: &str) -> Value {
+    let mut value = Some(value);
+    let mut rest = pointer;
+    while !rest.is_empty() {
+        let end = if rest.starts_with('[') {
+            rest.find(']').map(|end| end + 1)
+        } else {
+            rest.find('/')
+        };
+        let (segment, after) = rest.split_at(end.unwrap_or(rest.len()));
+        rest = after.trim_start_matches('/');
+        value = value.and_then(|value| step(value, segment));
+    }
+    value.cloned().unwrap_or_default()
+}
+
+fn step<'a>(value: &'a Value, segment: &str) -> Option<&'a Value> {
+    if let Some(choice) = segment
+        .strip_prefix('[')
+        .and_then(|segment| segment.strip_suffix(']'))
+    {
+        let (key, wanted) = choice.split_once('=')?;
+        return value.as_array()?.iter().find(|item| item[key] == wanted);
+    }
+    match segment.parse::<usize>() {
+        Ok(index) => value.get(index),
+        Err(_) => value.get(segment),
+    }
+}
+
+pub fn merge(base: &mut Value, patch: &Value) {
+    match (base, patch) {
+        (Value::Object(base), Value::Object(patch)) => {
+            for (key, value) in patch {
+                merge(
+                    base.entry(key.clone()).or_insert(Value::Object(Map::new())),
+                    value,
+                );
+            }
+        }
+        (base, patch) => *base = patch.clone(),
+    }
+}
+
+/// A stand-in for the Gateway API: the name and version are what counts, any spec is accepted.
+async fn install_http_routes(cluster: &Cluster) -> anyhow::Result<()> {
+    use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+    let open = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
+    let crd = json!({
+        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": {
+            "name": "httproutes.gateway.networking.k8s.io",
+            "annotations": {"api-approved.kubernetes.io": "unapproved, a stand-in for tests"},
+        },
+        "spec": {
+            "group": "gateway.networking.k8s.io", "scope": "Namespaced",
+            "names": {"kind": "HTTPRoute", "plural": "httproutes", "singular": "httproute", "listKind": "HTTPRouteList"},
+            "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": {
+                "type": "object", "properties": {"spec": open},
+            }}}],
+        },
+    });
+    let api: Api<CustomResourceDefinition> = Api::all(cluster.client.clone());
+    let name = "httproutes.gateway.networking.k8s.io";
+    api.patch(name, &PatchParams::apply("e2e").force(), &Patch::Apply(&crd))
+        .await?;
+    Ok(())
+}
