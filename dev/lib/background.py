@@ -6,7 +6,7 @@ import signal
 import subprocess
 from pathlib import Path
 
-from devlib import Failure, state_dir, until
+from devlib import Failure, start_of, state_dir, until
 
 
 def home() -> Path:
@@ -84,14 +84,3 @@ def _signal(noted: dict, sign: signal.Signals) -> None:
         os.waitpid(noted["pid"], os.WNOHANG)  # only when this process is its parent
     except ChildProcessError:
         pass
-
-
-def start_of(pid: int) -> str:
-    """When a process started, "" when it is not there (or only waits to be reaped). With the
-    machine's boot, this names a process for good: ids are used again, start times are not."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except (FileNotFoundError, ProcessLookupError):
-        return ""
-    return "" if fields[0] in "ZX" else f"{boot}/{fields[19]}"

@@ -24,7 +24,7 @@ import clusterpki
 import kubebuild
 import packages
 from clusternet import Net
-from devlib import Failure, locked, say, state_dir, until, warn
+from devlib import Failure, locked, say, start_of, state_dir, until, warn
 from kubeapi import Api, dns_answers
 
 NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,28}[a-z0-9])?")
@@ -78,7 +78,7 @@ class Cluster:
         return Api(self.net.api, self.folder / "pki")
 
     def alive(self) -> bool:
-        return _start_of(self.pid) == self.started
+        return start_of(self.pid) == self.started
 
     def save(self) -> None:
         part = self.folder / "cluster.json.part"
@@ -187,7 +187,7 @@ def _start(name: str, nodes: str, programs: Path, wait: float) -> None:
     pid, go = _spawn(folder)
     try:
         net = clusternet.connect(pid, folder)
-        cluster = Cluster(name, net.number, nodes, pid, _start_of(pid), time.time(), bool(simnode))
+        cluster = Cluster(name, net.number, nodes, pid, start_of(pid), time.time(), bool(simnode))
         cluster.save()
         node_name = f"{name}-node"
         clusterpki.make(folder / "pki", net, node_name)
@@ -296,17 +296,6 @@ def _mounts_below(folder: Path) -> list[str]:
     the folder is about to be deleted with all that is in it."""
     targets = [line.split()[1] for line in Path("/proc/self/mounts").read_text().splitlines()]
     return sorted((t for t in targets if Path(t).is_relative_to(folder)), key=len, reverse=True)
-
-
-def _start_of(pid: int) -> str:
-    """When a process started, "" when it is not there (or only waits to be reaped). With the
-    machine's boot, this names a process for good: ids are used again, start times are not."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except (FileNotFoundError, ProcessLookupError):
-        return ""
-    return "" if fields[0] in "ZX" else f"{boot}/{fields[19]}"
 
 
 def _connects(host: str, port: int) -> bool:

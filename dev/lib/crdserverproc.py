@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from devlib import Failure, until
+from devlib import Failure, start_of, until
 
 LOG = "crd-server.log"
 READY = "/apis/apiextensions.k8s.io/v1"
@@ -45,17 +45,6 @@ class Process:
             os.waitpid(self.pid, os.WNOHANG)  # only when this process is its parent
         except ChildProcessError:
             pass
-
-
-def start_of(pid: int) -> str:
-    """When a process started, "" when it is not there (or only waits to be reaped). With the
-    machine's boot, this names a process for good: ids are used again, start times are not."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except (FileNotFoundError, ProcessLookupError):
-        return ""
-    return "" if fields[0] in "ZX" else f"{boot}/{fields[19]}"
 
 
 def spawn(program: Path, folder: Path, port: int):

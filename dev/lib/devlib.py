@@ -92,6 +92,17 @@ def until(what, timeout: float, every: float = 0.1):
         time.sleep(every)
 
 
+def start_of(pid: int) -> str:
+    """When a process started, "" when it is not there (or only waits to be reaped). With the
+    machine's boot, this names a process for good: ids are used again, start times are not."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+    return "" if fields[0] in "ZX" else f"{boot}/{fields[19]}"
+
+
 def main(function) -> None:
     """Run a script's main function with the error messages a person wants to see."""
     # A polite kill unwinds like Ctrl-C does, so that children are ended and files put back.

@@ -21,7 +21,7 @@ use crate::{
     backoff::Backoff,
     conditions::{self, Progress, READY, Verdict},
     controller::{Context, Controller, Outcome},
-    error::{Error, Result},
+    error::{Error, Result, Retry},
     metrics::Metrics,
     store::{ObjectKey, Store},
 };
@@ -59,8 +59,7 @@ impl<C: Controller> Driver<C> {
             }
             Err(_) => {
                 tracing::error!(kind = C::NAME, object = %key, "visit panicked");
-                let retry = Error::NotLeader.retry();
-                (Some(self.backoff.failed(key, retry)), Some("Panicked"))
+                (Some(self.backoff.failed(key, Retry::PASSING)), Some("Panicked"))
             }
         };
         self.metrics.reconciled(C::NAME, error, started.elapsed());

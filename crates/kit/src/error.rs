@@ -47,6 +47,9 @@ pub struct Retry {
 }
 
 impl Retry {
+    /// For what goes away by itself, sooner or later.
+    pub const PASSING: Self = Self::millis(1_000, 300_000);
+
     const fn millis(first: u64, most: u64) -> Self {
         Self {
             first: Duration::from_millis(first),
@@ -85,7 +88,7 @@ impl Error {
             "Conflict" => Retry::millis(200, 30_000),
             "Forbidden" | "NotOurs" => Retry::millis(60_000, 60_000),
             "Rejected" | "Undecodable" => Retry::millis(30_000, 600_000),
-            _ => Retry::millis(1_000, 300_000),
+            _ => Retry::PASSING,
         }
     }
 

@@ -104,7 +104,6 @@ struct State {
     dead: bool,
     remembering: bool,
     memory: HashMap<String, Bytes>,
-    requests: usize,
 }
 
 /// Shared by the client and the test.
@@ -148,10 +147,6 @@ impl Faults {
         self.lock().writes.clone()
     }
 
-    pub fn requests(&self) -> usize {
-        self.lock().requests
-    }
-
     /// Rules that were never, or not often enough, met: a test that injects a fault can check that it struck.
     pub fn unspent(&self) -> usize {
         self.lock().rules.iter().filter(|rule| rule.times > 0).count()
@@ -168,7 +163,6 @@ impl Faults {
 
     fn decide(&self, method: &Method, path: &str) -> Option<Fault> {
         let mut state = self.lock();
-        state.requests += 1;
         if state.dead {
             return Some(Fault::Hang);
         }

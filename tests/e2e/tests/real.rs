@@ -112,7 +112,15 @@ async fn index(cluster: &Cluster) -> anyhow::Result<Index> {
     );
     let folder = String::from_utf8(fetched.stdout)?.trim().to_owned();
     let mut server = Command::new(&script)
-        .args(["serve", &folder, "--address", &format!("{}:0", host(cluster)?)])
+        .args([
+            "serve",
+            "--until-stdin-ends",
+            &folder,
+            "--address",
+            &format!("{}:0", host(cluster)?),
+        ])
+        // Held open by this process: also when it is killed, the index ends.
+        .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .kill_on_drop(true)
         .spawn()?;
