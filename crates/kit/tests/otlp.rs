@@ -24,10 +24,7 @@ impl TraceService for Collector {
         &self,
         request: Request<ExportTraceServiceRequest>,
     ) -> Result<Response<ExportTraceServiceResponse>, Status> {
-        self.received
-            .lock()
-            .expect("no panic")
-            .push(request.into_inner());
+        self.received.lock().expect("no panic").push(request.into_inner());
         Ok(Response::new(ExportTraceServiceResponse::default()))
     }
 }
@@ -42,7 +39,10 @@ async fn spans_reach_a_collector_that_comes_late() {
 
     let started = Instant::now();
     tracing::info_span!("reconcile", kind = "mcpserver", object = "ns/a").in_scope(|| {});
-    assert!(started.elapsed() < Duration::from_secs(1), "nobody waits for a collector");
+    assert!(
+        started.elapsed() < Duration::from_secs(1),
+        "nobody waits for a collector"
+    );
 
     let collector = Collector::default();
     tokio::spawn(

@@ -26,6 +26,16 @@ pub fn all() -> Vec<Fixture> {
     vec![mcpserver()]
 }
 
+/// Checks all kinds at the same time: most of it is waiting.
+pub async fn each(check: impl AsyncFn(&Fixture) -> anyhow::Result<()>) -> anyhow::Result<()> {
+    let fixtures = all();
+    let checks = fixtures
+        .iter()
+        .map(async |fixture| check(fixture).await.context(fixture.resource.kind.clone()));
+    futures::future::try_join_all(checks).await?;
+    Ok(())
+}
+
 pub fn mcpserver_resource() -> ApiResource {
     ApiResource::erase::<gantry_crds::kaos::MCPServer>(&())
 }

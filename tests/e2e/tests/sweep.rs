@@ -40,8 +40,8 @@ async fn undisturbed(home: &Cluster, fixture: &Fixture, object: &Value) -> anyho
 #[tokio::test(flavor = "multi_thread")]
 async fn a_crash_after_any_write_is_recovered_from() -> anyhow::Result<()> {
     let home = Cluster::simulated().await?;
-    for fixture in fixtures::all() {
-        let (expected, writes) = undisturbed(&home, &fixture, &fixture.base).await?;
+    fixtures::each(async |fixture| {
+        let (expected, writes) = undisturbed(&home, fixture, &fixture.base).await?;
         for after in 1..=writes {
             let cluster = home.in_new_namespace().await?;
             let faults = Faults::default();
@@ -53,14 +53,14 @@ async fn a_crash_after_any_write_is_recovered_from() -> anyhow::Result<()> {
                 Ok(())
             });
             // Status writes are merged when the cluster is quick, so that the last ones may not come.
-            let ready = settled(&cluster, &fixture);
+            let ready = settled(&cluster, fixture);
             tokio::select! {
                 died = died => died?,
                 _ = ready => {}
             }
             first.kill().await;
             let second = Running::start(&cluster, &Faults::default()).await?;
-            let found = settled(&cluster, &fixture).await?;
+            let found = settled(&cluster, fixture).await?;
             assert_same(
                 &found,
                 &expected,
@@ -69,15 +69,17 @@ async fn a_crash_after_any_write_is_recovered_from() -> anyhow::Result<()> {
             second.kill().await;
             cluster.done().await?;
         }
-    }
+        Ok(())
+    })
+    .await?;
     home.done().await
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn api_faults_delay_but_do_not_change_the_outcome() -> anyhow::Result<()> {
     let home = Cluster::simulated().await?;
-    for fixture in fixtures::all() {
-        let (expected, _) = undisturbed(&home, &fixture, &fixture.base).await?;
+    fixtures::each(async |fixture| {
+        let (expected, _) = undisturbed(&home, fixture, &fixture.base).await?;
         let faults_to_try = [
             Fault::Answer(409),
             Fault::Answer(429),
@@ -101,7 +103,7 @@ async fn api_faults_delay_but_do_not_change_the_outcome() -> anyhow::Result<()> 
             faults.inject(Rule::new(fault.clone()).on(Method::GET, "/deployments/"));
             let operator = Running::start(&cluster, &faults).await?;
             cluster.apply(&fixture.resource, &fixture.base).await?;
-            let found = settled(&cluster, &fixture).await?;
+            let found = settled(&cluster, fixture).await?;
             assert_same(&found, &expected, &format!("with {fault:?} after {skip}"));
             eventually(async || {
                 let struck = skip > 0 || faults.unspent() == 0;
@@ -113,15 +115,17 @@ async fn api_faults_delay_but_do_not_change_the_outcome() -> anyhow::Result<()> 
             operator.kill().await;
             cluster.done().await?;
         }
-    }
+        Ok(())
+    })
+    .await?;
     home.done().await
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn watches_that_break_or_expire_miss_nothing() -> anyhow::Result<()> {
     let home = Cluster::simulated().await?;
-    for fixture in fixtures::all() {
-        let (expected, _) = undisturbed(&home, &fixture, &fixture.other).await?;
+    fixtures::each(async |fixture| {
+        let (expected, _) = undisturbed(&home, fixture, &fixture.other).await?;
         for fault in [
             Fault::CutWatch(0),
             Fault::CutWatch(1),
@@ -136,26 +140,28 @@ async fn watches_that_break_or_expire_miss_nothing() -> anyhow::Result<()> {
             cluster.apply(&fixture.resource, &fixture.base).await?;
             tokio::time::sleep(Duration::from_millis(400)).await;
             cluster.apply(&fixture.resource, &fixture.other).await?;
-            let found = settled(&cluster, &fixture).await?;
+            let found = settled(&cluster, fixture).await?;
             assert_same(&found, &expected, &format!("with {fault:?}"));
             operator.kill().await;
             cluster.done().await?;
         }
-    }
+        Ok(())
+    })
+    .await?;
     home.done().await
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn stale_lists_at_a_restart_harm_nothing() -> anyhow::Result<()> {
     let home = Cluster::simulated().await?;
-    for fixture in fixtures::all() {
+    fixtures::each(async |fixture| {
         let cluster = home.in_new_namespace().await?;
         let faults = Faults::default();
         // What the second operator will be shown: the world before anything was made.
         faults.remember();
         let first = Running::start(&cluster, &faults).await?;
         cluster.apply(&fixture.resource, &fixture.base).await?;
-        let expected = settled(&cluster, &fixture).await?;
+        let expected = settled(&cluster, fixture).await?;
         first.kill().await;
         for path in [
             "/deployments?",
@@ -165,18 +171,20 @@ async fn stale_lists_at_a_restart_harm_nothing() -> anyhow::Result<()> {
         ] {
             faults.inject(Rule::new(Fault::Stale).on(Method::GET, path));
         }
-        let uid = deployment_uid(&cluster, &fixture).await?;
+        let uid = deployment_uid(&cluster, fixture).await?;
         let second = Running::start(&cluster, &faults).await?;
         tokio::time::sleep(Duration::from_secs(3)).await;
-        assert_same(&settled(&cluster, &fixture).await?, &expected, "in the end");
+        assert_same(&settled(&cluster, fixture).await?, &expected, "in the end");
         assert_eq!(
-            deployment_uid(&cluster, &fixture).await?,
+            deployment_uid(&cluster, fixture).await?,
             uid,
             "the same Deployment as before"
         );
         second.kill().await;
         cluster.done().await?;
-    }
+        Ok(())
+    })
+    .await?;
     home.done().await
 }
 
@@ -184,12 +192,12 @@ async fn stale_lists_at_a_restart_harm_nothing() -> anyhow::Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_namesake_is_not_mistaken_for_its_predecessor() -> anyhow::Result<()> {
     let home = Cluster::simulated().await?;
-    for fixture in fixtures::all() {
+    fixtures::each(async |fixture| {
         let cluster = home.in_new_namespace().await?;
         let faults = Faults::default();
         let first = Running::start(&cluster, &faults).await?;
         let old = cluster.apply(&fixture.resource, &fixture.base).await?;
-        let expected = settled(&cluster, &fixture).await?;
+        let expected = settled(&cluster, fixture).await?;
         faults.remember();
         first.kill().await;
         // A short-lived operator fills the memory with lists that show the old object.
@@ -205,7 +213,7 @@ async fn a_namesake_is_not_mistaken_for_its_predecessor() -> anyhow::Result<()> 
         .await?;
         faults.inject(Rule::new(Fault::Stale).on(Method::GET, &format!("/{}?", fixture.resource.plural)));
         let second = Running::start(&cluster, &faults).await?;
-        assert_same(&settled(&cluster, &fixture).await?, &expected, "in the end");
+        assert_same(&settled(&cluster, fixture).await?, &expected, "in the end");
         let children = cluster.list(&snapshot::child_kinds()[0]).await?;
         for child in children {
             let owner = &child.metadata.owner_references.context("owned")?[0];
@@ -213,26 +221,28 @@ async fn a_namesake_is_not_mistaken_for_its_predecessor() -> anyhow::Result<()> 
         }
         second.kill().await;
         cluster.done().await?;
-    }
+        Ok(())
+    })
+    .await?;
     home.done().await
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_is_written_at_rest_nor_by_a_restart() -> anyhow::Result<()> {
     let home = Cluster::simulated().await?;
-    for fixture in fixtures::all() {
+    fixtures::each(async |fixture| {
         for object in [&fixture.base, &fixture.other] {
             let cluster = home.in_new_namespace().await?;
             let operator = Running::start(&cluster, &Faults::default()).await?;
             cluster.apply(&fixture.resource, object).await?;
-            settled(&cluster, &fixture).await?;
+            settled(&cluster, fixture).await?;
             // Tools are asked for, pods settle, an autoscaler looks: let that come to rest.
             tokio::time::sleep(Duration::from_secs(12)).await;
             let before = operator.faults.writes();
-            let status = fixtures::get(&cluster, &fixture).await?.data["status"].clone();
+            let status = fixtures::get(&cluster, fixture).await?.data["status"].clone();
             tokio::time::sleep(Duration::from_secs(10)).await;
             assert_eq!(
-                fixtures::get(&cluster, &fixture).await?.data["status"],
+                fixtures::get(&cluster, fixture).await?.data["status"],
                 status,
                 "at rest"
             );
@@ -247,7 +257,9 @@ async fn nothing_is_written_at_rest_nor_by_a_restart() -> anyhow::Result<()> {
             }
             cluster.done().await?;
         }
-    }
+        Ok(())
+    })
+    .await?;
     home.done().await
 }
 
@@ -255,38 +267,36 @@ async fn nothing_is_written_at_rest_nor_by_a_restart() -> anyhow::Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn every_path_to_a_spec_ends_the_same() -> anyhow::Result<()> {
     let home = Cluster::simulated().await?;
-    for fixture in fixtures::all() {
-        let (expected, _) = undisturbed(&home, &fixture, &fixture.base).await?;
+    fixtures::each(async |fixture| {
+        let (expected, _) = undisturbed(&home, fixture, &fixture.base).await?;
         let cluster = home.in_new_namespace().await?;
         let operator = Running::start(&cluster, &Faults::default()).await?;
         let (broken, reason) = &fixture.broken;
         cluster.apply(&fixture.resource, &fixture.other).await?;
-        settled(&cluster, &fixture).await?;
+        settled(&cluster, fixture).await?;
         cluster.apply(&fixture.resource, &fixture.base).await?;
-        assert_same(
-            &settled(&cluster, &fixture).await?,
-            &expected,
-            "from another spec",
-        );
+        assert_same(&settled(&cluster, fixture).await?, &expected, "from another spec");
         cluster.apply(&fixture.resource, broken).await?;
         wait_ready(&cluster, &fixture.resource, fixture.name, "False", Some(reason)).await?;
         cluster.apply(&fixture.resource, &fixture.base).await?;
         assert_same(
-            &settled(&cluster, &fixture).await?,
+            &settled(&cluster, fixture).await?,
             &expected,
             "from a spec that cannot work",
         );
         operator.kill().await;
         cluster.done().await?;
-    }
+        Ok(())
+    })
+    .await?;
     home.done().await
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn deleting_at_any_step_leaves_nothing() -> anyhow::Result<()> {
     let home = Cluster::simulated().await?;
-    for fixture in fixtures::all() {
-        let (_, writes) = undisturbed(&home, &fixture, &fixture.other).await?;
+    fixtures::each(async |fixture| {
+        let (_, writes) = undisturbed(&home, fixture, &fixture.other).await?;
         for after in 1..=writes.min(5) {
             let cluster = home.in_new_namespace().await?;
             let faults = Faults::default();
@@ -311,21 +321,24 @@ async fn deleting_at_any_step_leaves_nothing() -> anyhow::Result<()> {
             second.kill().await;
             cluster.done().await?;
         }
-    }
+        Ok(())
+    })
+    .await?;
     home.done().await
 }
 
 /// An object that does not decode says so, and the others are served.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_poisoned_object_stops_nobody() -> anyhow::Result<()> {
-    let cluster = Cluster::simulated().await?;
-    for fixture in fixtures::all() {
+    let home = Cluster::simulated().await?;
+    fixtures::each(async |fixture| {
+        let cluster = home.in_new_namespace().await?;
         let mut poison = fixture.poison.clone();
         poison["metadata"]["name"] = "poison".into();
         cluster.apply(&fixture.resource, &poison).await?;
         let operator = Running::start(&cluster, &Faults::default()).await?;
         cluster.apply(&fixture.resource, &fixture.base).await?;
-        settled(&cluster, &fixture).await?;
+        settled(&cluster, fixture).await?;
         let object = wait_ready(
             &cluster,
             &fixture.resource,
@@ -348,8 +361,10 @@ async fn a_poisoned_object_stops_nobody() -> anyhow::Result<()> {
         cluster.apply(&fixture.resource, &cured).await?;
         wait_ready(&cluster, &fixture.resource, "poison", "True", None).await?;
         operator.kill().await;
-    }
-    cluster.done().await
+        cluster.done().await
+    })
+    .await?;
+    home.done().await
 }
 
 async fn deployment_uid(cluster: &Cluster, fixture: &Fixture) -> anyhow::Result<Option<String>> {
