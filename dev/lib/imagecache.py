@@ -12,7 +12,7 @@ from pathlib import Path
 
 from devlib import cache_dir, locked
 
-KEEP = 8
+KEEP = 24  # of a kind: several versions of all images that the tests use
 
 
 def home() -> Path:
@@ -97,12 +97,23 @@ def _remove(path: Path) -> None:
 
 
 def give(source: Path, out: Path) -> None:
-    """Put a cached file where the caller wants it; it appears there when it is complete."""
+    """Put a cached file where the caller wants it; it appears there when it is complete. One that is there from an
+    earlier call, and was not touched, stays: some are large."""
     out.parent.mkdir(parents=True, exist_ok=True)
+    note = out.with_name(f".{out.name}.from")
+    if note.exists() and out.exists() and note.read_text() == _given(source, out):
+        return
     part = out.with_name(f"{out.name}.{os.getpid()}.part")
     try:
         # A copy, not a link: whoever writes to `out` must not write to the cache.
         shutil.copyfile(source, part)
         part.rename(out)
+        note.write_text(_given(source, out))
     finally:
         part.unlink(missing_ok=True)
+
+
+def _given(source: Path, out: Path) -> str:
+    """Which entry of the cache (its name says what it is made from), and how the copy looks."""
+    about = out.stat()
+    return f"{source.parent.name}/{source.name} {about.st_size} {about.st_mtime_ns} {about.st_ino}"

@@ -66,14 +66,15 @@ def base() -> Path:
     return imagecache.folder("python", key, make)
 
 
-def wheels(requirements: list[str]) -> Path:
+def wheels(requirements: list[str], leave_out: list[str] = []) -> Path:  # noqa: B006: only read
     """A folder with these requirements installed where the Python of `base` finds them. Each is a
-    requirement as pip takes it, or a requirements file."""
+    requirement as pip takes it, or a requirements file. What is left out are names of packages as they are
+    imported, for those that are demanded and never used."""
     packages.ensure("image")
     number = version()
     files = [item for item in requirements if Path(item).is_file()]
     content = [Path(item).read_text() if item in files else item for item in requirements]
-    key = imagecache.key(__import__(__name__), number, *content)
+    key = imagecache.key(__import__(__name__), number, *content, *(f"without {name}" for name in sorted(leave_out)))
 
     def make(root: Path) -> None:
         say(f"installing {', '.join(Path(r).name if r in files else r for r in requirements)} with pip")
@@ -88,6 +89,12 @@ def wheels(requirements: list[str]) -> Path:
             check=False)
         if done.returncode:
             raise Failure(f"pip install failed:\n{done.stdout[-3000:]}")
+        for name in leave_out:
+            found = [site / name, site / f"{name}.libs"]
+            if not found[0].is_dir():
+                raise Failure(f"there is no package {name} to leave out")
+            for path in found:
+                shutil.rmtree(path, ignore_errors=True)
         if (site / "bin").is_dir():
             _move_scripts(site / "bin", root / "usr/local/bin")
         compile_all([site], root)
