@@ -1,4 +1,4 @@
-"""The stand-ins themselves, as programs on this machine: `python3 -B -m unittest discover --start-directory tests/images`."""
+"""The stand-ins themselves, as programs on this machine: python3 -B -m unittest discover -s tests/images"""
 
 import json
 import os

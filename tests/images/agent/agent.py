@@ -86,7 +86,8 @@ class Agent:
             try:
                 with Tools(url, timeout=5) as server:
                     for tool in server.list():
-                        offer(tool["name"], tool.get("description") or "", tool.get("inputSchema") or {"type": "object"},
+                        offer(tool["name"], tool.get("description") or "",
+                              tool.get("inputSchema") or {"type": "object"},
                               lambda arguments, url=url, name=tool["name"]: _use(url, name, arguments))
             except Failed as failed:
                 log.warning("%s", failed)  # an agent with one tool less still answers

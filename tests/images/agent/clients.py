@@ -1,4 +1,4 @@
-"""How the agent reaches the world: a model by the OpenAI API, tools by MCP over streamable HTTP, peers by their cards."""
+"""How the agent reaches the world: a model by the OpenAI API, tools by MCP over streamable HTTP, peers by card."""
 
 import http.client
 import json

@@ -98,7 +98,8 @@ class Trial:
         most = 1 << 53
         self.plain = {
             "AGENTIC_LOOP_ENABLE_TOOLS": boolean, "AGENTIC_LOOP_ENABLE_DELEGATION": boolean,
-            "AGENT_ACCESS_LOG": boolean, "AGENT_PORT": integer(1, 65535), "TOOL_CALL_MODE": one_of("auto", "native", "string"),
+            "AGENT_ACCESS_LOG": boolean, "AGENT_PORT": integer(1, 65535),
+            "TOOL_CALL_MODE": one_of("auto", "native", "string"),
             "MEMORY_ENABLED": self.memory_enabled, "MEMORY_TYPE": one_of("local", "remote"),
             "MEMORY_MAX_READ_SCOPE": one_of("session", "agent", "user"), "MEMORY_TOOLS": one_of("all", "read", "write"),
             "MEMORY_FAILURE_MODE": one_of("soft", "strict"), "MEMORY_ROLLING_SUMMARY": boolean,
@@ -106,7 +107,8 @@ class Trial:
             "MEMORY_SHORT_TERM_TOKEN_BUDGET": integer(0, most), "MEMORY_STORE_ENDPOINT": self.reachable,
             "AUTONOMOUS_INTERVAL_SECONDS": integer(0, 3600), "AUTONOMOUS_MAX_ITER_RUNTIME_SECONDS": integer(0, 86400),
             "TASK_MAX_ITERATIONS": integer(0, most), "OTEL_SDK_DISABLED": boolean,
-            "OTEL_EXPORTER_OTLP_ENDPOINT": self.reachable, "OTEL_EXPORTER_OTLP_PROTOCOL": one_of("grpc", "http/protobuf"),
+            "OTEL_EXPORTER_OTLP_ENDPOINT": self.reachable,
+            "OTEL_EXPORTER_OTLP_PROTOCOL": one_of("grpc", "http/protobuf"),
             "LOG_LEVEL": one_of("trace", "debug", "info", "warning", "warn", "error", "critical"),
         }
 
@@ -174,7 +176,8 @@ class Trial:
     def _told(self, value: str) -> str:
         if value not in self.agent.system():
             raise Failed("is not part of what the model is told")
-        self.agent.model.ask([{"role": "system", "content": self.agent.system()}, {"role": "user", "content": QUESTION}])
+        self.agent.model.ask([{"role": "system", "content": self.agent.system()},
+                              {"role": "user", "content": QUESTION}])
         return "told to the model, which answered"
 
     def autonomous_goal(self, value: str) -> str:
