@@ -1,6 +1,8 @@
 //! One fixture for each kind that has a controller; every sweep runs over all of them. A new kind adds one here and a
 //! table of its fields in `tests/fields.rs`.
 
+use std::time::Duration;
+
 use anyhow::{Context as _, bail};
 use kube::core::{ApiResource, DynamicObject};
 use serde_json::{Value, json};
@@ -82,8 +84,19 @@ pub async fn wait_ready(
     status: &str,
     reason: Option<&str>,
 ) -> anyhow::Result<DynamicObject> {
+    wait_ready_for(Duration::from_secs(90), cluster, resource, name, status, reason).await
+}
+
+pub async fn wait_ready_for(
+    patience: Duration,
+    cluster: &Cluster,
+    resource: &ApiResource,
+    name: &str,
+    status: &str,
+    reason: Option<&str>,
+) -> anyhow::Result<DynamicObject> {
     let api = cluster.api(resource);
-    eventually_for(std::time::Duration::from_secs(90), async || {
+    eventually_for(patience, async || {
         let object = api.get(name).await?;
         let ready = condition(&object, "Ready").context("no Ready condition yet")?;
         let current = object.data["status"]["observedGeneration"].as_i64() == object.metadata.generation;

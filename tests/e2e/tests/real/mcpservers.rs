@@ -1,23 +1,14 @@
-//! Real pods on a real node: packages installed by the pod, code given as text, tools listed and called, and failures
-//! told in words.
+//! Servers of tools: packages installed by the pod, code given as text, tools listed and called, and failures told in
+//! words.
 
 use std::{path::PathBuf, process::Stdio, time::Duration};
 
 use anyhow::{Context as _, ensure};
 use gantry_e2e::{
-    Cluster, Running, eventually_for,
+    Cluster, eventually_for,
     fixtures::{condition, mcpserver_resource},
-    operator,
-    snapshot::child_kinds,
 };
-use gantry_kit::{Options, testing::Faults};
-use http::Request;
-use http_body_util::BodyExt;
-use kube::{
-    Client,
-    client::Body,
-    core::{ApiResource, DynamicObject},
-};
+use kube::core::DynamicObject;
 use serde_json::{Value, json};
 use tokio::{
     io::{AsyncBufReadExt, BufReader},
@@ -25,30 +16,7 @@ use tokio::{
     process::{Child, Command},
 };
 
-/// What the test image is called on the node.
-const PYTHON_STRING: &str = "gantry/mcp-python-string:dev";
-
-async fn start(cluster: &Cluster) -> anyhow::Result<Running> {
-    let registry = json!({
-        "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "kaos-mcp-runtimes"},
-        "data": {"runtimes.yaml": format!(
-            "runtimes:\n  python-string: {{image: \"{PYTHON_STRING}\", paramsEnvVar: MCP_TOOLS_STRING}}\n"
-        )},
-    });
-    cluster
-        .apply(
-            &ApiResource::erase::<k8s_openapi::api::core::v1::ConfigMap>(&()),
-            &registry,
-        )
-        .await?;
-    Running::start_with(
-        cluster,
-        &Faults::default(),
-        Options::default(),
-        operator::settings(),
-    )
-    .await
-}
+use super::{address, host, post, start};
 
 async fn make(cluster: &Cluster, name: &str, spec: Value) -> anyhow::Result<()> {
     let object = json!({
@@ -84,13 +52,6 @@ fn tools(object: &DynamicObject) -> Vec<&str> {
 
 fn has_reason(object: &DynamicObject, reason: &str) -> bool {
     condition(object, "Ready").is_some_and(|ready| ready["reason"] == reason)
-}
-
-/// The host as pods see it: the first address of the cluster's own network.
-fn host(cluster: &Cluster) -> anyhow::Result<String> {
-    let api = cluster.admin.cluster_url.host().context("no host")?;
-    let (network, _) = api.rsplit_once('.').context("not an address")?;
-    Ok(format!("{network}.1"))
 }
 
 /// A package index for pods, with real wheels.
@@ -139,30 +100,12 @@ async fn index(cluster: &Cluster) -> anyhow::Result<Index> {
 
 /// Calls a tool through the Service, as an agent would.
 async fn call(cluster: &Cluster, server: &str, tool: &str, arguments: Value) -> anyhow::Result<String> {
-    let service = cluster
-        .api(&child_kinds()[1])
-        .get(&format!("mcpserver-{server}"))
-        .await?;
-    let address = service.data["spec"]["clusterIP"]
-        .as_str()
-        .context("no address")?
-        .to_owned();
-    let executor = hyper_util::rt::TokioExecutor::new();
-    let plain = hyper_util::client::legacy::Client::builder(executor).build_http::<Body>();
-    let client = Client::new(plain, "default");
-    let post = async |message: Value| -> anyhow::Result<String> {
-        // Port 80, as the seed has it.
-        let request = Request::post(format!("http://{address}/mcp"))
-            .header("content-type", "application/json")
-            .header("accept", "application/json, text/event-stream")
-            .body(Body::from(message.to_string().into_bytes()))?;
-        let response = client.send(request).await?;
-        let status = response.status();
-        let body = response.into_body().collect().await?.to_bytes();
-        let text = String::from_utf8_lossy(&body).into_owned();
-        ensure!(status.is_success(), "{status}: {text}");
-        Ok(text)
-    };
+    // Port 80, as the seed has it.
+    let url = format!(
+        "{}/mcp",
+        address(cluster, &format!("mcpserver-{server}"), 80).await?
+    );
+    let post = async |message: Value| post(&url, &message).await;
     let client_info = json!({"name": "e2e", "version": "1"});
     post(json!({
         "jsonrpc": "2.0", "id": 1, "method": "initialize",
