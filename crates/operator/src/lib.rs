@@ -6,7 +6,10 @@ pub mod settings;
 pub mod workload;
 
 use gantry_kit::{Manager, Options, manager::ChildResource, metrics::Metrics};
-use k8s_openapi::api::{apps::v1::Deployment, core::v1::Service};
+use k8s_openapi::api::{
+    apps::v1::Deployment,
+    core::v1::{ConfigMap, PersistentVolumeClaim, Service},
+};
 use kube::Client;
 
 pub use settings::Settings;
@@ -17,6 +20,8 @@ pub async fn manager(client: Client, options: Options, metrics: Metrics, setting
     let children = vec![
         ChildResource::of::<Deployment>(),
         ChildResource::of::<Service>(),
+        ChildResource::of::<ConfigMap>(),
+        ChildResource::of::<PersistentVolumeClaim>(),
         ChildResource {
             resource: autoscaler.clone(),
             needs_crd: None,
@@ -24,6 +29,11 @@ pub async fn manager(client: Client, options: Options, metrics: Metrics, setting
         ChildResource::optional(workload::route::resource()),
     ];
     let mut manager = Manager::new(client.clone(), options, metrics, children);
-    manager.add(kaos::mcpserver::McpServers::new(client, settings, autoscaler));
+    manager.add(kaos::mcpserver::McpServers::new(
+        client,
+        settings.clone(),
+        autoscaler.clone(),
+    ));
+    manager.add(kaos::modelapi::ModelApis::new(settings, autoscaler));
     manager
 }

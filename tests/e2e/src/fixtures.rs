@@ -25,7 +25,7 @@ pub struct Fixture {
 }
 
 pub fn all() -> Vec<Fixture> {
-    vec![mcpserver()]
+    vec![mcpserver(), modelapi()]
 }
 
 /// Checks all kinds at the same time: most of it is waiting.
@@ -68,6 +68,40 @@ fn mcpserver() -> Fixture {
             "runtime": "python-string", "container": {"securityContext": {"runAsUser": "somebody"}},
         })),
         deployment: "mcpserver-echo",
+    }
+}
+
+pub fn modelapi_resource() -> ApiResource {
+    ApiResource::erase::<gantry_crds::kaos::ModelAPI>(&())
+}
+
+fn modelapi() -> Fixture {
+    let of = |spec: Value| {
+        json!({
+            "apiVersion": "kaos.tools/v1alpha1", "kind": "ModelAPI",
+            "metadata": {"name": "llm"}, "spec": spec,
+        })
+    };
+    Fixture {
+        resource: modelapi_resource(),
+        name: "llm",
+        base: of(json!({"mode": "Proxy", "proxyConfig": {"apiBase": "http://stub:8080/v1"}})),
+        other: of(json!({
+            "mode": "Hosted",
+            "hostedConfig": {"model": "smollm2:135m", "storage": {"size": "1Gi"}},
+            "autoscaling": {"minReplicas": 1, "maxReplicas": 4, "targetCPU": 50},
+            "resources": {"limits": {"memory": "1Gi"}},
+        })),
+        broken: (
+            of(
+                json!({"mode": "Proxy", "proxyConfig": {}, "podSpec": {"nodeSelector": {"no-node": "has-this"}}}),
+            ),
+            "Unschedulable",
+        ),
+        poison: of(json!({
+            "mode": "Proxy", "proxyConfig": {}, "container": {"securityContext": {"runAsUser": "somebody"}},
+        })),
+        deployment: "modelapi-llm",
     }
 }
 

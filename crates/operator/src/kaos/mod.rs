@@ -1,6 +1,7 @@
 //! Controllers of `kaos.tools/v1alpha1`.
 
 pub mod mcpserver;
+pub mod modelapi;
 
 use gantry_crds::{conditions::reasons, kaos::Phase};
 
