@@ -206,7 +206,7 @@ async fn a_hosted_model_is_kept_over_restarts_and_a_missing_one_is_named() -> an
     tokio::time::sleep(Duration::from_secs(2)).await;
     ready(&cluster, "ModelAPI", "kept").await?;
     // And where there is no volume, or no such model, the cause is told.
-    for (name, word) in [("wrong", "missing-model"), ("fleeting", "smollm2")] {
+    for (name, word) in [("wrong", "does not exist"), ("fleeting", "smollm2")] {
         eventually_for(PATIENCE, async || {
             let object = cluster.api(&resource("ModelAPI")).get(name).await?;
             let ready = condition(&object, "Ready").context("no Ready yet")?;
