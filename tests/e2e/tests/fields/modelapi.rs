@@ -79,7 +79,7 @@ fn proxy() -> Vec<Row> {
     let yaml = |selector: Value| json!({"configYaml": {"fromSecretKeyRef": selector}});
     let key = |rest: &str| main(&format!("env/[name=PROXY_API_KEY]/{rest}"));
     let volume = |rest: &str| -> &'static str {
-        format!("spec/template/spec/volumes/[name=config]/secret/{rest}").leak()
+        format!("spec/template/spec/volumes/[name=secret-config]/secret/{rest}").leak()
     };
     let a = || json!({"name": "keys", "key": "a"});
     let map_a = || json!({"name": "keys-map", "key": "a"});
@@ -182,8 +182,8 @@ fn proxy() -> Vec<Row> {
         ),
         change(
             "proxyConfig.configYaml.fromSecretKeyRef.name",
-            yaml(a()),
-            yaml(json!({"name": "more"})),
+            json!({}),
+            yaml(json!({"name": "more", "key": "a"})),
             "Deployment",
             volume("secretName"),
             json!("more"),
@@ -237,7 +237,7 @@ fn hosted(block: &'static str) -> Vec<Row> {
         merge(&mut storage, &more);
         json!({"storage": storage})
     };
-    let claim_name = "spec/template/spec/volumes/[name=ollama-data]/persistentVolumeClaim/claimName";
+    let claim_name = "spec/template/spec/volumes/[name=ollama-claim]/persistentVolumeClaim/claimName";
     let pull = |name: &str| -> &'static str {
         format!("spec/template/spec/initContainers/[name=pull-model]/env/[name={name}]/value").leak()
     };

@@ -48,7 +48,7 @@ if ! has_model; then
       124 | 143) fail "no end after $PULL_SECONDS s: raise pullTimeoutSeconds, or find out why the download is slow" ;;
     esac
     escape=$(printf '\033')
-    fail "$(tr '\r' '\n' </tmp/pull.log | sed "s/$escape\[[0-9;?]*[A-Za-z]//g" | grep -v '^ *$' | tail -n 1)"
+    fail "$(tr '\r' '\n' </tmp/pull.log | sed "s/$escape\[[0-9;?]*[A-Za-z]//g" | grep -v '^ *$' | tail -n 1 | sed "s/^Error: //")"
   fi
 fi
 kill $server
@@ -98,7 +98,9 @@ pub fn parts(
             }
         ),
     ]);
-    let mounts = json!([{"name": "ollama-data", "mountPath": FOLDER, "readOnly": read_only.then_some(true)}]);
+    let volume = volume(claim, read_only);
+    let mounts =
+        json!([{"name": volume["name"], "mountPath": FOLDER, "readOnly": read_only.then_some(true)}]);
     let get = |period: u32, failures: u32| {
         json!({
             "httpGet": {"path": "/", "port": PORT, "scheme": "HTTP"},
@@ -144,12 +146,13 @@ pub fn parts(
         });
         strategic(&mut pull, &without_nulls(same));
     }
-    (server, pull, vec![volume(claim, read_only)])
+    (server, pull, vec![volume])
 }
 
+/// Two names, because a volume of one name cannot become one of another type: server-side apply leaves the old type in.
 fn volume(claim: Option<&Claim>, read_only: bool) -> Value {
     match claim {
-        Some(claim) => json!({"name": "ollama-data", "persistentVolumeClaim": {
+        Some(claim) => json!({"name": "ollama-claim", "persistentVolumeClaim": {
             "claimName": claim.name, "readOnly": read_only.then_some(true),
         }}),
         None => json!({"name": "ollama-data", "emptyDir": {}}),

@@ -90,13 +90,14 @@ fn upstream(model: &str, provider: Option<&str>, has_base: bool) -> String {
 
 /// Container and volumes.
 pub fn parts(api: &ModelAPI, settings: &Settings) -> (Value, Vec<Value>) {
+    let volume = volume(api);
     let container = json!({
         "name": CONTAINER,
         "image": settings.litellm_image,
         "args": ["--config", format!("{FOLDER}/{CONFIG}"), "--port", PORT.to_string()],
         "ports": [{"name": "http", "containerPort": PORT, "protocol": "TCP"}],
         "env": env(api, settings),
-        "volumeMounts": [{"name": "config", "mountPath": FOLDER, "readOnly": true}],
+        "volumeMounts": [{"name": volume["name"], "mountPath": FOLDER, "readOnly": true}],
         "resources": {
             "requests": {"cpu": "100m", "memory": "512Mi"},
             "limits": {"cpu": "2", "memory": "2Gi"},
@@ -106,7 +107,7 @@ pub fn parts(api: &ModelAPI, settings: &Settings) -> (Value, Vec<Value>) {
         "readinessProbe": probe("/health/readiness", 5, 3),
         "livenessProbe": probe("/health/liveliness", 10, 6),
     });
-    (container, vec![volume(api)])
+    (container, vec![volume])
 }
 
 fn probe(path: &str, period: u32, failures: u32) -> Value {
@@ -116,6 +117,7 @@ fn probe(path: &str, period: u32, failures: u32) -> Value {
     })
 }
 
+/// Two names, because a volume of one name cannot become one of another type: server-side apply leaves the old type in.
 fn volume(api: &ModelAPI) -> Value {
     let yaml = api
         .spec
@@ -123,7 +125,7 @@ fn volume(api: &ModelAPI) -> Value {
         .as_ref()
         .and_then(|proxy| proxy.config_yaml.as_ref());
     match yaml.and_then(|yaml| yaml.from_secret_key_ref.as_ref()) {
-        Some(secret) => json!({"name": "config", "secret": {
+        Some(secret) => json!({"name": "secret-config", "secret": {
             "secretName": secret.name,
             "items": [{"key": secret.key, "path": CONFIG}],
             "optional": secret.optional,
