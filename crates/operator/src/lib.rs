@@ -6,7 +6,7 @@ pub mod settings;
 pub mod workload;
 
 use gantry_kit::{Manager, Options, manager::ChildResource, metrics::Metrics};
-use k8s_openapi::api::{apps::v1::Deployment, core::v1::Service};
+use k8s_openapi::api::{apps::v1::Deployment, core::v1::Service, networking::v1::NetworkPolicy};
 use kube::Client;
 
 pub use settings::Settings;
@@ -17,13 +17,24 @@ pub async fn manager(client: Client, options: Options, metrics: Metrics, setting
     let children = vec![
         ChildResource::of::<Deployment>(),
         ChildResource::of::<Service>(),
+        ChildResource::of::<NetworkPolicy>(),
         ChildResource {
             resource: autoscaler.clone(),
             needs_crd: None,
         },
         ChildResource::optional(workload::route::resource()),
     ];
+    let sees_namespaces = options.namespaces.is_empty();
     let mut manager = Manager::new(client.clone(), options, metrics, children);
+    let agents = kaos::agent::Agents {
+        settings: settings.clone(),
+        autoscaler: autoscaler.clone(),
+        sees_namespaces,
+        model_apis: manager.roots(),
+        mcp_servers: manager.roots(),
+        agents: manager.roots(),
+    };
+    manager.add(agents);
     manager.add(kaos::mcpserver::McpServers::new(client, settings, autoscaler));
     manager
 }

@@ -62,7 +62,7 @@ const HOME: &[Rule] = &[
 
 /// Rules for the namespaces that are looked after.
 pub fn namespaced() -> Vec<PolicyRule> {
-    merge([KIT, crate::kaos::mcpserver::RBAC])
+    merge([KIT, crate::kaos::agent::RBAC, crate::kaos::mcpserver::RBAC])
 }
 
 pub fn cluster() -> Vec<PolicyRule> {
