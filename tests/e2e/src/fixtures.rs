@@ -23,7 +23,41 @@ pub struct Fixture {
 }
 
 pub fn all() -> Vec<Fixture> {
-    vec![mcpserver()]
+    vec![agent(), mcpserver()]
+}
+
+pub fn agent_resource() -> ApiResource {
+    ApiResource::erase::<gantry_crds::kaos::Agent>(&())
+}
+
+/// Nothing that it needs is there: it stands alone.
+fn agent() -> Fixture {
+    let of = |spec: Value| {
+        let mut alone = json!({"modelAPI": "llm", "model": "m", "waitForDependencies": false});
+        for (field, value) in spec.as_object().into_iter().flatten() {
+            alone[field] = value.clone();
+        }
+        json!({
+            "apiVersion": "kaos.tools/v1alpha1", "kind": "Agent", "metadata": {"name": "helper"}, "spec": alone,
+        })
+    };
+    Fixture {
+        resource: agent_resource(),
+        name: "helper",
+        base: of(json!({"config": {"instructions": "be brief"}})),
+        other: of(json!({
+            "mcpServers": ["echo", "time"],
+            "agentNetwork": {"access": ["peer"]},
+            "autoscaling": {"minReplicas": 1, "maxReplicas": 4, "targetCPU": 50},
+            "networkPolicy": {"enabled": true, "ingress": [{"from": [{"namespaceSelector": {}}]}]},
+        })),
+        broken: (
+            of(json!({"podSpec": {"nodeSelector": {"no-node": "has-this"}}})),
+            "Unschedulable",
+        ),
+        poison: of(json!({"container": {"securityContext": {"runAsUser": "somebody"}}})),
+        deployment: "agent-helper",
+    }
 }
 
 pub fn mcpserver_resource() -> ApiResource {

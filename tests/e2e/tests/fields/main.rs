@@ -1,6 +1,7 @@
 //! Every field of every kind reaches a child, and removing it goes back. A table must name every field of the schema: a
 //! new field without a row fails here. A new kind adds a file with its table, and a line to `tables`.
 
+mod agent;
 mod mcpserver;
 
 use std::collections::BTreeSet;
@@ -17,7 +18,7 @@ use kube::{
 use serde_json::{Map, Value, json};
 
 fn tables() -> Vec<Table> {
-    vec![mcpserver::table()]
+    vec![agent::table(), mcpserver::table()]
 }
 
 /// All fields of one kind.
@@ -154,7 +155,10 @@ async fn run(cluster: &Cluster, table: &Table) -> anyhow::Result<()> {
         let seen = eventually(async || {
             let seen = look(cluster, table, index).await?;
             let wanted = !row.expected.is_null();
-            let needs_object = matches!(row.child, "HorizontalPodAutoscaler" | "HTTPRoute") && !wanted;
+            let needs_object = matches!(
+                row.child,
+                "HorizontalPodAutoscaler" | "HTTPRoute" | "NetworkPolicy"
+            ) && !wanted;
             ensure!(seen.exists, "{} of {} is not there yet", row.child, row.field);
             ensure!(!needs_object || !seen.value.is_null(), "not complete yet");
             Ok(seen.value)

@@ -7,7 +7,10 @@
 //! Each agent is woken by its direct peers only. That is enough: what makes a circle free changes the state of a
 //! member, which starts, which changes its state again, and so on round the circle.
 
-use std::collections::{HashMap, HashSet};
+use std::{
+    collections::{HashMap, HashSet},
+    rc::Rc,
+};
 
 use gantry_kit::ObjectKey;
 
@@ -34,14 +37,15 @@ pub struct Peer {
 /// Whether `me`, whom nothing but the peers `waits_for` holds back, may start. Linear in the agents that can be
 /// reached; ends at the first one that is held back.
 pub fn may_start(me: &ObjectKey, waits_for: &[ObjectKey], look: impl Fn(&ObjectKey) -> Peer) -> bool {
-    let mut seen: HashMap<ObjectKey, Peer> = HashMap::new();
-    let mut known = |key: &ObjectKey| -> Peer {
-        let peer = || Peer {
-            state: State::Waits,
-            waits_for: waits_for.to_vec(),
-        };
-        let found = || if key == me { peer() } else { look(key) };
-        seen.entry(key.clone()).or_insert_with(found).clone()
+    let mut seen: HashMap<ObjectKey, Rc<Peer>> = HashMap::new();
+    let own = Peer {
+        state: State::Waits,
+        waits_for: waits_for.to_vec(),
+    };
+    seen.insert(me.clone(), Rc::new(own));
+    let mut known = |key: &ObjectKey| match seen.get(key) {
+        Some(peer) => peer.clone(),
+        None => seen.entry(key.clone()).or_insert(Rc::new(look(key))).clone(),
     };
     let Some(needed) = reach(me, &mut known, |state| state == State::Waits) else {
         return false;
@@ -73,20 +77,20 @@ pub fn may_start(me: &ObjectKey, waits_for: &[ObjectKey], look: impl Fn(&ObjectK
 /// held back and it matters: when only agents that wait are gone through.
 fn reach(
     me: &ObjectKey,
-    known: &mut impl FnMut(&ObjectKey) -> Peer,
+    known: &mut impl FnMut(&ObjectKey) -> Rc<Peer>,
     goes_on: impl Fn(State) -> bool,
 ) -> Option<HashSet<ObjectKey>> {
     let held_matters = !goes_on(State::Held);
     let mut found = HashSet::from([me.clone()]);
     let mut next = vec![me.clone()];
     while let Some(key) = next.pop() {
-        for target in known(&key).waits_for {
-            let state = known(&target).state;
+        for target in &known(&key).waits_for {
+            let state = known(target).state;
             if state == State::Held && held_matters {
                 return None;
             }
             if state != State::Ready && found.insert(target.clone()) && goes_on(state) {
-                next.push(target);
+                next.push(target.clone());
             }
         }
     }
@@ -189,7 +193,8 @@ mod tests {
         #[test]
         fn nobody_is_left_behind(mut graph in graphs()) {
             let before = graph.clone();
-            for _ in 0..=graph.len() {
+            // A round to start, a round to become ready.
+            for _ in 0..=2 * graph.len() {
                 let waiting = (0..graph.len()).filter(|me| graph[*me].0 == Waits);
                 let started: Vec<usize> = waiting.filter(|me| starts(&graph, *me)).collect();
                 for agent in &mut graph {
