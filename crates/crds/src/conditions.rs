@@ -25,6 +25,8 @@ pub mod types {
     pub const ROUTED: &str = "Routed";
     /// MCPServer: the tools were read from the live server.
     pub const TOOLS_DISCOVERED: &str = "ToolsDiscovered";
+    /// ModelAPI: the volume of the weights is there, as asked for.
+    pub const STORAGE_READY: &str = "StorageReady";
     /// Agent: long-term memory is not served; the agent goes on with what it keeps itself.
     pub const MEMORY_DEGRADED: &str = "MemoryDegraded";
     /// Agent: a token or step budget is used up.

@@ -80,6 +80,11 @@ impl Children {
         self.kinds.values()
     }
 
+    /// A child as the cache has it; `None` may also mean that it is not ours or not seen yet.
+    pub fn cached(&self, resource: &ApiResource, key: &ObjectKey) -> Option<Arc<Child>> {
+        self.kinds.get(&id(resource))?.store.get(key)
+    }
+
     fn client(&self) -> Client {
         self.caller.client()
     }

@@ -34,7 +34,7 @@ use crate::{
     error::Result,
     leader::{Elector, Fence, LeaseOptions},
     metrics::Metrics,
-    pods::PodSummary,
+    pods::{INSTANCE_LABEL, NAME_LABEL, PodSummary},
     queue::Queue,
     references::{References, Source},
     store::{Cached, NamespaceFacts, ObjectKey, Store, controller_owner},
@@ -113,6 +113,12 @@ impl Wakers {
 
     fn wake_owner(&self, child: &Child) {
         let Some(owner) = controller_owner(child.meta()) else {
+            // A retained child has no owner, but carries the labels of one.
+            let json = child.json().unwrap_or_default();
+            let label = |name: &str| json["metadata"]["labels"][name].as_str();
+            if let (Some(controller), Some(root)) = (label(NAME_LABEL), label(INSTANCE_LABEL)) {
+                self.wake(controller, ObjectKey::new(child.key().namespace, root));
+            }
             return;
         };
         let group = owner.api_version.split_once('/').map_or("", |(group, _)| group);

@@ -38,6 +38,8 @@ pub struct Wished {
     pub resource: ApiResource,
     pub name: String,
     pub body: Value,
+    /// Outlives its root, and is taken up again by a root of the same name.
+    pub retained: bool,
 }
 
 /// Objects are applied in the order they were added: what others mount or refer to comes first.
@@ -59,7 +61,20 @@ impl Wish {
         body["apiVersion"] = json!(resource.api_version);
         body["kind"] = json!(resource.kind);
         drop_empty(&mut body);
-        self.objects.push(Wished { resource, name, body });
+        self.objects.push(Wished {
+            resource,
+            name,
+            body,
+            retained: false,
+        });
+    }
+
+    /// For what holds data that must not go with the root: a child without an owner. It finds its root by its labels.
+    pub fn add_retained(&mut self, resource: ApiResource, body: Value) {
+        self.add_json(resource, body);
+        if let Some(added) = self.objects.last_mut() {
+            added.retained = true;
+        }
     }
 
     pub fn objects(&self) -> &[Wished] {
@@ -81,7 +96,11 @@ impl Wish {
             let is_workload = wished.is_workload();
             let metadata = &mut wished.body["metadata"];
             metadata["namespace"] = json!(owner.key.namespace);
-            metadata["ownerReferences"] = json!([owner.reference]);
+            if wished.retained {
+                metadata["annotations"][crate::ADOPT] = json!(owner.key.name);
+            } else {
+                metadata["ownerReferences"] = json!([owner.reference]);
+            }
             metadata["labels"]["app.kubernetes.io/managed-by"] = json!(crate::MANAGED_BY);
             if is_workload {
                 let asked = &wished.body["spec"]["replicas"];
@@ -195,6 +214,16 @@ mod tests {
         assert_eq!(sealed(Some("x")), sealed(Some("x")));
         assert_ne!(sealed(Some("x")), sealed(Some("y")));
         assert_ne!(sealed(Some("x")), sealed(None));
+    }
+
+    #[test]
+    fn what_is_retained_has_no_owner_and_lets_itself_be_taken_up_again() {
+        let mut wish = Wish::default();
+        let resource = ApiResource::erase::<ConfigMap>(&());
+        wish.add_retained(resource, json!({"metadata": {"name": "a"}}));
+        let metadata = &wish.seal(&owner())[0].body["metadata"];
+        assert!(metadata["ownerReferences"].is_null());
+        assert_eq!(metadata["annotations"][crate::ADOPT], "root");
     }
 
     #[test]

@@ -6,7 +6,11 @@ pub mod settings;
 pub mod workload;
 
 use gantry_kit::{Manager, Options, manager::ChildResource, metrics::Metrics};
-use k8s_openapi::api::{apps::v1::Deployment, core::v1::Service, networking::v1::NetworkPolicy};
+use k8s_openapi::api::{
+    apps::v1::Deployment,
+    core::v1::{ConfigMap, PersistentVolumeClaim, Service},
+    networking::v1::NetworkPolicy,
+};
 use kube::Client;
 
 pub use settings::Settings;
@@ -17,6 +21,8 @@ pub async fn manager(client: Client, options: Options, metrics: Metrics, setting
     let children = vec![
         ChildResource::of::<Deployment>(),
         ChildResource::of::<Service>(),
+        ChildResource::of::<ConfigMap>(),
+        ChildResource::of::<PersistentVolumeClaim>(),
         ChildResource::of::<NetworkPolicy>(),
         ChildResource {
             resource: autoscaler.clone(),
@@ -35,6 +41,11 @@ pub async fn manager(client: Client, options: Options, metrics: Metrics, setting
         agents: manager.roots(),
     };
     manager.add(agents);
-    manager.add(kaos::mcpserver::McpServers::new(client, settings, autoscaler));
+    manager.add(kaos::mcpserver::McpServers::new(
+        client,
+        settings.clone(),
+        autoscaler.clone(),
+    ));
+    manager.add(kaos::modelapi::ModelApis::new(settings, autoscaler));
     manager
 }

@@ -39,11 +39,19 @@ const WHOLE_CLUSTER: &[Rule] = &[Rule {
 }];
 
 /// Cluster-wide also when the operator looks after a few namespaces only.
-const CLUSTER: &[Rule] = &[Rule {
-    group: "apiextensions.k8s.io",
-    resources: &["customresourcedefinitions"],
-    verbs: READ,
-}];
+const CLUSTER: &[Rule] = &[
+    Rule {
+        group: "apiextensions.k8s.io",
+        resources: &["customresourcedefinitions"],
+        verbs: READ,
+    },
+    // Whether a claim may grow is said by its class.
+    Rule {
+        group: "storage.k8s.io",
+        resources: &["storageclasses"],
+        verbs: &["get"],
+    },
+];
 
 /// In the operator's own namespace only.
 const HOME: &[Rule] = &[
@@ -62,7 +70,12 @@ const HOME: &[Rule] = &[
 
 /// Rules for the namespaces that are looked after.
 pub fn namespaced() -> Vec<PolicyRule> {
-    merge([KIT, crate::kaos::agent::RBAC, crate::kaos::mcpserver::RBAC])
+    merge([
+        KIT,
+        crate::kaos::agent::RBAC,
+        crate::kaos::mcpserver::RBAC,
+        crate::kaos::modelapi::RBAC,
+    ])
 }
 
 pub fn cluster() -> Vec<PolicyRule> {

@@ -23,7 +23,7 @@ pub struct Fixture {
 }
 
 pub fn all() -> Vec<Fixture> {
-    vec![agent(), mcpserver()]
+    vec![agent(), mcpserver(), modelapi()]
 }
 
 pub fn agent_resource() -> ApiResource {
@@ -33,7 +33,7 @@ pub fn agent_resource() -> ApiResource {
 /// Nothing that it needs is there: it stands alone.
 fn agent() -> Fixture {
     let of = |spec: Value| {
-        let mut alone = json!({"modelAPI": "llm", "model": "m", "waitForDependencies": false});
+        let mut alone = json!({"modelAPI": "absent", "model": "m", "waitForDependencies": false});
         for (field, value) in spec.as_object().into_iter().flatten() {
             alone[field] = value.clone();
         }
@@ -46,7 +46,7 @@ fn agent() -> Fixture {
         name: "helper",
         base: of(json!({"config": {"instructions": "be brief"}})),
         other: of(json!({
-            "mcpServers": ["echo", "time"],
+            "mcpServers": ["absent", "too"],
             "agentNetwork": {"access": ["peer"]},
             "autoscaling": {"minReplicas": 1, "maxReplicas": 4, "targetCPU": 50},
             "networkPolicy": {"enabled": true, "ingress": [{"from": [{"namespaceSelector": {}}]}]},
@@ -90,6 +90,40 @@ fn mcpserver() -> Fixture {
             "runtime": "python-string", "container": {"securityContext": {"runAsUser": "somebody"}},
         })),
         deployment: "mcpserver-echo",
+    }
+}
+
+pub fn modelapi_resource() -> ApiResource {
+    ApiResource::erase::<gantry_crds::kaos::ModelAPI>(&())
+}
+
+fn modelapi() -> Fixture {
+    let of = |spec: Value| {
+        json!({
+            "apiVersion": "kaos.tools/v1alpha1", "kind": "ModelAPI",
+            "metadata": {"name": "llm"}, "spec": spec,
+        })
+    };
+    Fixture {
+        resource: modelapi_resource(),
+        name: "llm",
+        base: of(json!({"mode": "Proxy", "proxyConfig": {"apiBase": "http://stub:8080/v1"}})),
+        other: of(json!({
+            "mode": "Hosted",
+            "hostedConfig": {"model": "smollm2:135m", "storage": {"size": "1Gi"}},
+            "autoscaling": {"minReplicas": 1, "maxReplicas": 4, "targetCPU": 50},
+            "resources": {"limits": {"memory": "1Gi"}},
+        })),
+        broken: (
+            of(
+                json!({"mode": "Proxy", "proxyConfig": {}, "podSpec": {"nodeSelector": {"no-node": "has-this"}}}),
+            ),
+            "Unschedulable",
+        ),
+        poison: of(json!({
+            "mode": "Proxy", "proxyConfig": {}, "container": {"securityContext": {"runAsUser": "somebody"}},
+        })),
+        deployment: "modelapi-llm",
     }
 }
 

@@ -31,6 +31,8 @@ pub fn child_kinds() -> Vec<ApiResource> {
         ),
         of("networking.k8s.io", "v1", "NetworkPolicy", "networkpolicies"),
         of("gateway.networking.k8s.io", "v1", "HTTPRoute", "httproutes"),
+        of("", "v1", "ConfigMap", "configmaps"),
+        of("", "v1", "PersistentVolumeClaim", "persistentvolumeclaims"),
     ]
 }
 
@@ -77,7 +79,7 @@ pub fn essence(object: &DynamicObject, namespace: &str) -> Value {
             .retain(|name, _| !name.starts_with("deployment.kubernetes.io/") && name != gantry_kit::WISH);
     }
     if let Some(spec) = value["spec"].as_object_mut() {
-        spec.retain(|name, _| !matches!(name.as_str(), "clusterIP" | "clusterIPs"));
+        spec.retain(|name, _| !matches!(name.as_str(), "clusterIP" | "clusterIPs" | "volumeName"));
     }
     sort_merged_lists(&mut value);
     let text = value.to_string().replace(namespace, "NAMESPACE");

@@ -481,9 +481,10 @@ async fn an_upgrade_restarts_nothing_and_old_finalizers_let_go() -> anyhow::Resu
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_paused_object_is_left_alone() -> anyhow::Result<()> {
-    let cluster = Cluster::simulated().await?;
-    let operator = Running::start(&cluster, &Faults::default()).await?;
+    let home = Cluster::simulated().await?;
     for fixture in fixtures::all() {
+        let cluster = home.in_new_namespace().await?;
+        let operator = Running::start(&cluster, &Faults::default()).await?;
         let mut paused = fixture.base.clone();
         paused["metadata"]["annotations"] = json!({"gantry.dev/paused": "true"});
         cluster.apply(&fixture.resource, &paused).await?;
@@ -491,6 +492,8 @@ async fn a_paused_object_is_left_alone() -> anyhow::Result<()> {
         assert_eq!(operator.faults.writes(), []);
         cluster.apply(&fixture.resource, &fixture.base).await?;
         wait_ready(&cluster, &fixture.resource, fixture.name, "True", None).await?;
+        operator.kill().await;
+        cluster.done().await?;
     }
-    cluster.done().await
+    home.done().await
 }

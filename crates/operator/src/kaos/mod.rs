@@ -2,6 +2,7 @@
 
 pub mod agent;
 pub mod mcpserver;
+pub mod modelapi;
 
 use gantry_crds::{conditions::reasons, kaos::Phase};
 

@@ -2,6 +2,7 @@
 //! server once which version it speaks.
 
 pub mod autoscaler;
+pub mod claim;
 pub mod deployment;
 pub mod merge;
 pub mod names;

@@ -31,14 +31,23 @@ pub fn uses(namespace: &str, pod: &Value) -> BTreeSet<Use> {
         let Some(name) = selector[name_field].as_str().filter(|name| !name.is_empty()) else {
             return;
         };
-        found.insert(Use {
-            reference: Reference {
-                source,
-                key: ObjectKey::new(namespace, name),
-            },
-            key: selector["key"].as_str().map(ToOwned::to_owned),
-            optional: selector["optional"].as_bool().unwrap_or(false),
-        });
+        // A volume may mount a few keys only.
+        let mut keys: Vec<Option<&str>> = items(&selector["items"])
+            .map(|item| item["key"].as_str())
+            .collect();
+        if keys.is_empty() {
+            keys.push(selector["key"].as_str());
+        }
+        for key in keys {
+            found.insert(Use {
+                reference: Reference {
+                    source,
+                    key: ObjectKey::new(namespace, name),
+                },
+                key: key.map(ToOwned::to_owned),
+                optional: selector["optional"].as_bool().unwrap_or(false),
+            });
+        }
     };
     for list in ["containers", "initContainers"] {
         for container in items(&pod[list]) {
@@ -179,6 +188,13 @@ mod tests {
         );
         assert_ne!(before, fingerprint(&uses, &known("2", "1")));
         assert_eq!(fingerprint(&BTreeSet::new(), &known("1", "1")), None);
+    }
+
+    #[test]
+    fn of_a_volume_with_items_only_those_keys_count() {
+        let pod = json!({"volumes": [{"secret": {"secretName": "s", "items": [{"key": "a", "path": "x"}]}}]});
+        let keys: Vec<_> = uses("ns", &pod).into_iter().map(|used| used.key).collect();
+        assert_eq!(keys, [Some("a".to_owned())]);
     }
 
     #[test]

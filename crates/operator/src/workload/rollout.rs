@@ -15,6 +15,8 @@ use k8s_openapi::{
 
 /// Name of the init container that installs packages; its failures have a reason of their own.
 pub const INSTALLER: &str = "install";
+/// Name of the init container that pulls a model, likewise.
+pub const PULLER: &str = "pull-model";
 
 /// Ready and progress of a workload that is one Deployment.
 pub fn verdict(deployment: &Deployment, pods: &[Arc<PodSummary>]) -> (Verdict, Progress) {
@@ -62,12 +64,14 @@ pub fn verdict(deployment: &Deployment, pods: &[Arc<PodSummary>]) -> (Verdict, P
             );
         }
     }
-    let installing = pods
-        .iter()
-        .flat_map(|pod| &pod.containers)
-        .any(|c| c.init && c.name == INSTALLER && c.running);
-    let what = if installing {
+    let runs = |name: &str| {
+        let mut containers = pods.iter().flat_map(|pod| &pod.containers);
+        containers.any(|c| c.init && c.name == name && c.running)
+    };
+    let what = if runs(INSTALLER) {
         "installing the package; "
+    } else if runs(PULLER) {
+        "pulling the model; "
     } else {
         ""
     };
@@ -122,6 +126,12 @@ fn container_trouble(pod: &str, container: &ContainerSummary) -> Option<(&'stati
         return Some((
             reasons::PACKAGE_INSTALL_FAILED,
             format!("the package could not be installed: {words}"),
+        ));
+    }
+    if container.init && name == PULLER {
+        return Some((
+            reasons::PULL_FAILED,
+            format!("the model could not be pulled: {words}"),
         ));
     }
     Some((

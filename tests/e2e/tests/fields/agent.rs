@@ -22,6 +22,7 @@ pub fn table() -> Table {
         exempt: &["resources.claims", "container.resources.claims"],
         // As for MCPServer.
         stays: &["autoscaling.behavior"],
+        makes: &[],
     }
 }
 

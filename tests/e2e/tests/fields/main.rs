@@ -3,6 +3,7 @@
 
 mod agent;
 mod mcpserver;
+mod modelapi;
 
 use std::collections::BTreeSet;
 
@@ -18,7 +19,7 @@ use kube::{
 use serde_json::{Map, Value, json};
 
 fn tables() -> Vec<Table> {
-    vec![agent::table(), mcpserver::table()]
+    vec![agent::table(), mcpserver::table(), modelapi::table()]
 }
 
 /// All fields of one kind.
@@ -34,6 +35,8 @@ pub struct Table {
     pub exempt: &'static [&'static str],
     /// Fields whose removal that server cannot show.
     pub stays: &'static [&'static str],
+    /// Fields that are seen on a child that is not there at the start.
+    pub makes: &'static [&'static str],
 }
 
 /// One field: where it starts, what it is set to, and where that must be seen.
@@ -159,6 +162,9 @@ async fn run(cluster: &Cluster, table: &Table) -> anyhow::Result<()> {
                 row.child,
                 "HorizontalPodAutoscaler" | "HTTPRoute" | "NetworkPolicy"
             ) && !wanted;
+            if table.makes.contains(&row.field) {
+                return Ok(Value::Null);
+            }
             ensure!(seen.exists, "{} of {} is not there yet", row.child, row.field);
             ensure!(!needs_object || !seen.value.is_null(), "not complete yet");
             Ok(seen.value)

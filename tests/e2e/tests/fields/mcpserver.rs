@@ -26,6 +26,7 @@ pub fn table() -> Table {
         // The test cluster's old server stores autoscalers in a version that knows no behaviour and keeps it in an
         // annotation, from which it comes back; newer servers remove it.
         stays: &["autoscaling.behavior"],
+        makes: &[],
     }
 }
 

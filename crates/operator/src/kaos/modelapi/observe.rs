@@ -1,0 +1,120 @@
+//! Every read: what the pods refer to and the claim of the weights before, the workload after the apply.
+
+use std::sync::Arc;
+
+use gantry_crds::{kaos::ModelAPI, storage::ClaimStorage};
+use gantry_kit::{Applied, Context, Controller, ObjectKey, Result, error::Error, pods::PodSummary};
+use k8s_openapi::api::{apps::v1::Deployment, core::v1::PersistentVolumeClaim, storage::v1::StorageClass};
+use kube::{Api, Resource, core::ApiResource};
+
+use super::{
+    ModelApis, hosted, proxy,
+    validate::{self, Valid},
+};
+use crate::{
+    Settings,
+    workload::{claim, refs, route},
+};
+
+/// What is known before anything is decided.
+pub struct Observed {
+    pub known: refs::Known,
+    pub claim: claim::Known,
+    pub has_gateway_api: bool,
+}
+
+pub async fn observe(api: &ModelAPI, settings: &Settings, context: &Context) -> Result<Observed> {
+    let key = ObjectKey::of(api.meta());
+    let uses = validate::pod(api, settings, None).map(|pod| refs::uses(&key.namespace, &pod));
+    // The configuration that we write ourselves is part of the wish, not something to wait for.
+    let own = proxy::own_config(&key);
+    let wanted = uses
+        .unwrap_or_default()
+        .into_iter()
+        .map(|used| used.reference)
+        .filter(|reference| *reference != own)
+        .collect();
+    let known = context.references.resolve(ModelApis::NAME, &key, wanted).await?;
+    let claim = match hosted::storage(&api.spec) {
+        Some(storage) => observe_claim(storage, &key, context).await?,
+        None => claim::Known::default(),
+    };
+    Ok(Observed {
+        known,
+        claim,
+        has_gateway_api: context.apis.has(route::CRD),
+    })
+}
+
+async fn observe_claim(storage: &ClaimStorage, root: &ObjectKey, context: &Context) -> Result<claim::Known> {
+    let name = storage
+        .existing_claim()
+        .map_or_else(|| hosted::claim_name(&root.name), ToOwned::to_owned);
+    let key = ObjectKey::new(root.namespace.clone(), name);
+    let resource = ApiResource::erase::<PersistentVolumeClaim>(&());
+    let client = context.caller.client();
+    let live: Option<PersistentVolumeClaim> = match context.children.cached(&resource, &key) {
+        Some(child) => Some(child.parse()?),
+        // Somebody else's, or none: the pods that want it tell us of changes.
+        None => {
+            let api = Api::namespaced(client.clone(), &key.namespace);
+            let read = api.get_opt(&key.name);
+            context
+                .caller
+                .read(format!("get PersistentVolumeClaim {key}"), read)
+                .await?
+        }
+    };
+    let class = live
+        .as_ref()
+        .filter(|live| claim::wants_to_grow(storage, live))
+        .and_then(claim::class);
+    let can_grow = match class {
+        Some(class) => {
+            let api = Api::<StorageClass>::all(client);
+            let read = api.get_opt(class);
+            let found = context
+                .caller
+                .read(format!("get StorageClass {class}"), read)
+                .await?;
+            found
+                .and_then(|class| class.allow_volume_expansion)
+                .unwrap_or(false)
+        }
+        None => false,
+    };
+    Ok(claim::Known { live, can_grow })
+}
+
+/// What the cluster shows once the wish is applied.
+pub struct Seen {
+    pub deployment: Deployment,
+    pub claim: Option<PersistentVolumeClaim>,
+    pub pods: Vec<Arc<PodSummary>>,
+}
+
+pub fn look_again(
+    api: &ModelAPI,
+    valid: &Valid,
+    observed: &Observed,
+    applied: &Applied,
+    context: &Context,
+) -> Result<Seen> {
+    let key = ObjectKey::of(api.meta());
+    let deployment = applied
+        .get("Deployment", &valid.child)?
+        .ok_or_else(|| Error::Decode {
+            what: "Deployment that was just applied".to_owned(),
+            source: serde::de::Error::custom("it is not there"),
+        })?;
+    let claim = match &valid.claim {
+        Some(claim) if claim.spec.is_some() => applied.get("PersistentVolumeClaim", &claim.name)?,
+        Some(_) => observed.claim.live.clone(),
+        None => None,
+    };
+    Ok(Seen {
+        deployment,
+        claim,
+        pods: context.pods_of(ModelApis::NAME, &key),
+    })
+}
