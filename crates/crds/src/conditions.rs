@@ -66,6 +66,7 @@ pub mod reasons {
     pub const RUNTIME_NOT_FOUND: &str = "RuntimeNotFound";
     pub const REFERENCE_NOT_ALLOWED: &str = "ReferenceNotAllowed";
     pub const MODEL_NOT_SERVED: &str = "ModelNotServed";
+    pub const ENVIRONMENT_CLASH: &str = "EnvironmentClash";
 
     // Waiting for others.
     pub const WAITING_FOR_MODEL_API: &str = "WaitingForModelAPI";

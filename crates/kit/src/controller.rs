@@ -40,6 +40,10 @@ pub trait Controller: Send + Sync + 'static {
     /// not clean up.
     const FINALIZER: Option<&'static str> = None;
 
+    /// Names of other controllers whose roots this one looks at: they are known before the first visit, so that what
+    /// is merely not listed yet does not look lost.
+    const LOOKS_AT: &'static [&'static str] = &[];
+
     fn status(object: &Self::Kind) -> Option<&Self::Status>;
 
     /// The parts of a status that the driver keeps.

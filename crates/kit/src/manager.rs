@@ -285,10 +285,7 @@ impl Manager {
                 let (driver, queue, readiness) = (driver.clone(), queue.clone(), readiness.clone());
                 let stop = stop.clone();
                 tasks.spawn(async move {
-                    let own = format!("root {}", C::NAME);
-                    readiness
-                        .until_open(|gate| !gate.starts_with("root ") || gate.starts_with(&own))
-                        .await;
+                    readiness.until_open(|gate| concerns::<C>(gate)).await;
                     work(&driver, &queue, &stop).await;
                 });
             }
@@ -544,6 +541,15 @@ impl Team {
             }
         }
     }
+}
+
+/// Whether a controller's first visit waits for this gate: not for the roots of others, unless it looks at them.
+fn concerns<C: Controller>(gate: &str) -> bool {
+    let Some(root) = gate.strip_prefix("root ") else {
+        return true;
+    };
+    let name = root.split(' ').next().unwrap_or(root);
+    name == C::NAME || C::LOOKS_AT.contains(&name)
 }
 
 async fn work<C: Controller>(driver: &Driver<C>, queue: &Arc<Queue>, stop: &CancellationToken) {

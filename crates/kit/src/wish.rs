@@ -145,8 +145,10 @@ fn drop_empty(value: &mut Value) {
         Value::Object(map) => {
             map.retain(|key, value| {
                 drop_empty(value);
-                let meaningful_when_empty =
-                    matches!(key.as_str(), "emptyDir" | "podSelector" | "matchLabels");
+                let meaningful_when_empty = matches!(
+                    key.as_str(),
+                    "emptyDir" | "podSelector" | "namespaceSelector" | "matchLabels"
+                );
                 !(value.is_null()
                     || (!meaningful_when_empty && value.as_object().is_some_and(serde_json::Map::is_empty)))
             });

@@ -9,6 +9,7 @@ use gantry_kit::{Manager, Options, manager::ChildResource, metrics::Metrics};
 use k8s_openapi::api::{
     apps::v1::Deployment,
     core::v1::{ConfigMap, PersistentVolumeClaim, Service},
+    networking::v1::NetworkPolicy,
 };
 use kube::Client;
 
@@ -22,13 +23,24 @@ pub async fn manager(client: Client, options: Options, metrics: Metrics, setting
         ChildResource::of::<Service>(),
         ChildResource::of::<ConfigMap>(),
         ChildResource::of::<PersistentVolumeClaim>(),
+        ChildResource::of::<NetworkPolicy>(),
         ChildResource {
             resource: autoscaler.clone(),
             needs_crd: None,
         },
         ChildResource::optional(workload::route::resource()),
     ];
+    let sees_namespaces = options.namespaces.is_empty();
     let mut manager = Manager::new(client.clone(), options, metrics, children);
+    let agents = kaos::agent::Agents {
+        settings: settings.clone(),
+        autoscaler: autoscaler.clone(),
+        sees_namespaces,
+        model_apis: manager.roots(),
+        mcp_servers: manager.roots(),
+        agents: manager.roots(),
+    };
+    manager.add(agents);
     manager.add(kaos::mcpserver::McpServers::new(
         client,
         settings.clone(),

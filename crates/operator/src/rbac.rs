@@ -70,7 +70,12 @@ const HOME: &[Rule] = &[
 
 /// Rules for the namespaces that are looked after.
 pub fn namespaced() -> Vec<PolicyRule> {
-    merge([KIT, crate::kaos::mcpserver::RBAC, crate::kaos::modelapi::RBAC])
+    merge([
+        KIT,
+        crate::kaos::agent::RBAC,
+        crate::kaos::mcpserver::RBAC,
+        crate::kaos::modelapi::RBAC,
+    ])
 }
 
 pub fn cluster() -> Vec<PolicyRule> {

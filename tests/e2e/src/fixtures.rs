@@ -25,7 +25,41 @@ pub struct Fixture {
 }
 
 pub fn all() -> Vec<Fixture> {
-    vec![mcpserver(), modelapi()]
+    vec![agent(), mcpserver(), modelapi()]
+}
+
+pub fn agent_resource() -> ApiResource {
+    ApiResource::erase::<gantry_crds::kaos::Agent>(&())
+}
+
+/// Nothing that it needs is there: it stands alone.
+fn agent() -> Fixture {
+    let of = |spec: Value| {
+        let mut alone = json!({"modelAPI": "absent", "model": "m", "waitForDependencies": false});
+        for (field, value) in spec.as_object().into_iter().flatten() {
+            alone[field] = value.clone();
+        }
+        json!({
+            "apiVersion": "kaos.tools/v1alpha1", "kind": "Agent", "metadata": {"name": "helper"}, "spec": alone,
+        })
+    };
+    Fixture {
+        resource: agent_resource(),
+        name: "helper",
+        base: of(json!({"config": {"instructions": "be brief"}})),
+        other: of(json!({
+            "mcpServers": ["absent", "too"],
+            "agentNetwork": {"access": ["peer"]},
+            "autoscaling": {"minReplicas": 1, "maxReplicas": 4, "targetCPU": 50},
+            "networkPolicy": {"enabled": true, "ingress": [{"from": [{"namespaceSelector": {}}]}]},
+        })),
+        broken: (
+            of(json!({"podSpec": {"nodeSelector": {"no-node": "has-this"}}})),
+            "Unschedulable",
+        ),
+        poison: of(json!({"container": {"securityContext": {"runAsUser": "somebody"}}})),
+        deployment: "agent-helper",
+    }
 }
 
 /// Checks all kinds at the same time: most of it is waiting.

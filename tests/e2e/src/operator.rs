@@ -27,10 +27,27 @@ impl Running {
         options: Options,
         settings: Settings,
     ) -> anyhow::Result<Self> {
+        let options = Options {
+            namespaces: vec![cluster.namespace.clone()],
+            ..options
+        };
+        Self::run(cluster, faults, options, settings).await
+    }
+
+    /// Looks after the whole cluster; such a test runs alone (see `.config/nextest.toml`).
+    pub async fn start_everywhere(cluster: &Cluster, faults: &Faults) -> anyhow::Result<Self> {
+        Self::run(cluster, faults, Options::default(), settings()).await
+    }
+
+    async fn run(
+        cluster: &Cluster,
+        faults: &Faults,
+        options: Options,
+        settings: Settings,
+    ) -> anyhow::Result<Self> {
         let client = faults.client(cluster.operator.clone())?;
         let metrics = Metrics::default();
         let options = Options {
-            namespaces: vec![cluster.namespace.clone()],
             own_namespace: cluster.namespace.clone(),
             ..options
         };

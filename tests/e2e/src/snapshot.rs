@@ -29,6 +29,7 @@ pub fn child_kinds() -> Vec<ApiResource> {
             "HorizontalPodAutoscaler",
             "horizontalpodautoscalers",
         ),
+        of("networking.k8s.io", "v1", "NetworkPolicy", "networkpolicies"),
         of("gateway.networking.k8s.io", "v1", "HTTPRoute", "httproutes"),
         of("", "v1", "ConfigMap", "configmaps"),
         of("", "v1", "PersistentVolumeClaim", "persistentvolumeclaims"),

@@ -1,5 +1,6 @@
 //! Controllers of `kaos.tools/v1alpha1`.
 
+pub mod agent;
 pub mod mcpserver;
 pub mod modelapi;
 

@@ -1,6 +1,7 @@
 //! Every field of every kind reaches a child, and removing it goes back. A table must name every field of the schema: a
 //! new field without a row fails here. A new kind adds a file with its table, and a line to `tables`.
 
+mod agent;
 mod mcpserver;
 mod modelapi;
 
@@ -18,7 +19,7 @@ use kube::{
 use serde_json::{Map, Value, json};
 
 fn tables() -> Vec<Table> {
-    vec![mcpserver::table(), modelapi::table()]
+    vec![agent::table(), mcpserver::table(), modelapi::table()]
 }
 
 /// All fields of one kind.
@@ -157,7 +158,10 @@ async fn run(cluster: &Cluster, table: &Table) -> anyhow::Result<()> {
         let seen = eventually(async || {
             let seen = look(cluster, table, index).await?;
             let wanted = !row.expected.is_null();
-            let needs_object = matches!(row.child, "HorizontalPodAutoscaler" | "HTTPRoute") && !wanted;
+            let needs_object = matches!(
+                row.child,
+                "HorizontalPodAutoscaler" | "HTTPRoute" | "NetworkPolicy"
+            ) && !wanted;
             if table.makes.contains(&row.field) {
                 return Ok(Value::Null);
             }
