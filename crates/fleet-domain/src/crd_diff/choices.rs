@@ -33,7 +33,9 @@ pub fn compare(sink: &mut Sink<'_>, old: &Schema, new: &Schema, fuel: &mut Fuel)
         return;
     }
     let may_have = |name: &str| {
-        old.keeps(name)
+        // Only objects lack fields; `required` says nothing of a list or a null.
+        old.types != Types::OBJECT
+            || old.keeps(name)
             || new
                 .properties
                 .get(name)
