@@ -3,6 +3,8 @@
 mod crds;
 mod operator;
 
+use std::process::ExitCode;
+
 use clap::{Parser, Subcommand};
 
 #[global_allocator]
@@ -20,18 +22,18 @@ struct Arguments {
 enum Command {
     /// Run the controllers.
     Operator(operator::Arguments),
-    /// Print or install the custom resource definitions.
+    /// Print, install or compare custom resource definitions.
     Crds(crds::Arguments),
 }
 
-fn main() -> anyhow::Result<()> {
+fn main() -> anyhow::Result<ExitCode> {
     let arguments = Arguments::parse();
     // Two crypto providers in one process would panic at the first handshake; name ours before anything connects.
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let result = runtime.block_on(async {
         match arguments.command {
-            Command::Operator(arguments) => operator::run(arguments).await,
+            Command::Operator(arguments) => operator::run(arguments).await.map(|()| ExitCode::SUCCESS),
             Command::Crds(arguments) => crds::run(arguments).await,
         }
     });

@@ -1,6 +1,12 @@
 //! `gantry crds`.
 
-use std::time::Duration;
+mod chart;
+mod diff;
+mod documents;
+mod live;
+mod source;
+
+use std::{process::ExitCode, time::Duration};
 
 use anyhow::{Context as _, bail};
 use clap::{Args, Subcommand};
@@ -31,13 +37,17 @@ enum Command {
         #[arg(long)]
         kind: Option<String>,
     },
+    /// Tell what a new set of definitions does to the objects and clients of the old one.
+    Diff(diff::Arguments),
 }
 
-pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
+pub async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     match arguments.command {
-        Command::Print { kind } => print(kind.as_deref()),
-        Command::Apply { kind } => apply(kind.as_deref()).await,
+        Command::Print { kind } => print(kind.as_deref())?,
+        Command::Apply { kind } => apply(kind.as_deref()).await?,
+        Command::Diff(arguments) => return Ok(diff::run(arguments).await),
     }
+    Ok(ExitCode::SUCCESS)
 }
 
 fn chosen(kind: Option<&str>) -> anyhow::Result<Vec<CustomResourceDefinition>> {

@@ -1,0 +1,292 @@
+//! Compares `anyOf`, `oneOf` and `not`.
+//!
+//! Exactly where that is possible: branches that became fewer or more, branches that only speak of fields which no old
+//! object can have, and branches of which one implies the other. Otherwise it says that it does not know.
+
+use super::{
+    kind::Kind,
+    schema::{Choices, ListType, Schema, Types},
+    sink::Sink,
+};
+
+/// Branches are compared each with each; beyond this it is not tried.
+const MAX_BRANCHES: usize = 64;
+
+/// How much comparing of branches is done for one pair of definitions: nested ones multiply.
+pub struct Fuel(u32);
+
+impl Default for Fuel {
+    fn default() -> Self {
+        Self(20_000)
+    }
+}
+
+impl Fuel {
+    fn is_left(&mut self) -> bool {
+        self.0 = self.0.saturating_sub(1);
+        self.0 > 0
+    }
+}
+
+pub fn compare(sink: &mut Sink<'_>, old: &Schema, new: &Schema, fuel: &mut Fuel) {
+    if old.choices == new.choices {
+        return;
+    }
+    let may_have = |name: &str| {
+        // Only objects lack fields; `required` says nothing of a list or a null.
+        old.types != Types::OBJECT
+            || old.keeps(name)
+            || new
+                .properties
+                .get(name)
+                .is_some_and(|property| property.default.is_some())
+    };
+    let after = without_unknown(&may_have, &new.choices);
+    let before = &old.choices;
+    let mut tightened = false;
+    for group in &after.any {
+        if before
+            .any
+            .iter()
+            .chain(&before.one)
+            .any(|known| covers(known, group, fuel))
+        {
+            continue;
+        }
+        tightened = true;
+        report(sink, "anyOf", before.any.first(), group, before.any.len() == 1);
+    }
+    for group in &after.one {
+        if before.one.iter().any(|known| same(known, group)) {
+            continue;
+        }
+        tightened = true;
+        report(sink, "oneOf", before.one.first(), group, before.one.len() == 1);
+    }
+    for not in &after.not {
+        if before.not.iter().any(|known| implies(not, known, fuel)) {
+            continue;
+        }
+        tightened = true;
+        if before.not.is_empty() {
+            sink.add(Kind::ChoiceAdded, "no such limit", "not: values that meet it");
+        } else {
+            sink.add(
+                Kind::ChoiceChanged,
+                format!("{} under not", before.not.len()),
+                "others under not",
+            );
+            sink.undecidable("what two negations let through cannot be compared in general");
+        }
+    }
+    if !tightened && !before.is_empty() {
+        sink.add(Kind::Loosened, "a combination", "a wider one, or none");
+    }
+}
+
+fn report(sink: &mut Sink<'_>, word: &str, old: Option<&Vec<Schema>>, new: &[Schema], single: bool) {
+    let Some(old) = old else {
+        sink.add(
+            Kind::ChoiceAdded,
+            format!("no {word}"),
+            format!("{word} of {} branches", new.len()),
+        );
+        return;
+    };
+    let before = format!("{word} of {} branches", old.len());
+    let after = format!("{word} of {} branches", new.len());
+    let fewer = single
+        && new.len() < old.len()
+        && old.len() <= MAX_BRANCHES
+        && new.iter().all(|branch| old.contains(branch));
+    if fewer {
+        // What met only one of the branches that went meets none now.
+        sink.add(Kind::ChoiceAdded, before, after);
+    } else {
+        sink.add(Kind::ChoiceChanged, before, after);
+        sink.undecidable(format!(
+            "the branches of {word} differ in more than their number, and what they let through together cannot be compared in general"
+        ));
+    }
+}
+
+/// Whatever meets one of the old branches meets one of the new ones.
+fn covers(old: &[Schema], new: &[Schema], fuel: &mut Fuel) -> bool {
+    old.len().saturating_mul(new.len()) <= MAX_BRANCHES * MAX_BRANCHES
+        && old
+            .iter()
+            .all(|branch| new.iter().any(|wider| implies(branch, wider, fuel)))
+}
+
+fn same(old: &[Schema], new: &[Schema]) -> bool {
+    old == new
+        || (old.len() == new.len()
+            && old.len() <= MAX_BRANCHES
+            && old.iter().all(|branch| new.contains(branch))
+            && new.iter().all(|branch| old.contains(branch)))
+}
+
+/// What a branch comes to for objects that the old schema kept.
+enum Truth {
+    Always,
+    Never,
+    Depends(Box<Schema>),
+}
+
+/// The new combinations as they look to old objects, which cannot have fields that the old schema pruned.
+fn without_unknown(may_have: &dyn Fn(&str) -> bool, new: &Choices) -> Choices {
+    let groups = |groups: &[Vec<Schema>], one: bool| -> Vec<Vec<Schema>> {
+        groups
+            .iter()
+            .filter_map(|group| match reduce_group(may_have, group, one) {
+                Group::Always => None,
+                Group::Branches(branches) => Some(branches),
+            })
+            .collect()
+    };
+    Choices {
+        any: groups(&new.any, false),
+        one: groups(&new.one, true),
+        not: new
+            .not
+            .iter()
+            .filter_map(|not| match reduce(may_have, not) {
+                Truth::Never => None,
+                Truth::Always => Some(Schema::empty()),
+                Truth::Depends(schema) => Some(*schema),
+            })
+            .collect(),
+    }
+}
+
+enum Group {
+    Always,
+    Branches(Vec<Schema>),
+}
+
+fn reduce_group(may_have: &dyn Fn(&str) -> bool, group: &[Schema], one: bool) -> Group {
+    let mut always = 0;
+    let mut branches = Vec::new();
+    for branch in group {
+        match reduce(may_have, branch) {
+            Truth::Never => {}
+            Truth::Always => {
+                always += 1;
+                branches.push(Schema::empty());
+            }
+            Truth::Depends(schema) => branches.push(*schema),
+        }
+    }
+    if always > 0 && (!one || branches.len() == 1) {
+        Group::Always
+    } else {
+        Group::Branches(branches)
+    }
+}
+
+fn reduce(may_have: &dyn Fn(&str) -> bool, branch: &Schema) -> Truth {
+    if branch.required.iter().any(|name| !may_have(name)) {
+        return Truth::Never;
+    }
+    let mut rest = branch.clone();
+    rest.properties.retain(|name, _| may_have(name));
+    rest.choices = without_unknown(may_have, &branch.choices);
+    let impossible = rest
+        .choices
+        .any
+        .iter()
+        .chain(&rest.choices.one)
+        .any(Vec::is_empty)
+        || rest.choices.not.iter().any(Schema::is_vacuous);
+    if impossible {
+        Truth::Never
+    } else if rest.is_vacuous() {
+        Truth::Always
+    } else {
+        Truth::Depends(Box::new(rest))
+    }
+}
+
+/// Whether everything that meets `narrow` meets `wide`. Sure when it says yes; a no may only mean that it cannot tell.
+/// Both are branches: a field that they do not name is free.
+fn implies(narrow: &Schema, wide: &Schema, fuel: &mut Fuel) -> bool {
+    if wide.is_vacuous() || narrow == wide {
+        return true;
+    }
+    if !fuel.is_left() || wide.unread.is_some() || !wide.types.and(narrow.types).eq(&narrow.types) {
+        return false;
+    }
+    let (a, b) = (&narrow.limits, &wide.limits);
+    let listed = match (&a.enumeration, &b.enumeration) {
+        (_, None) => true,
+        (Some(few), Some(many)) => few.values.iter().all(|value| many.contains(value)),
+        (None, Some(_)) => false,
+    };
+    let bounded = b
+        .minimum
+        .is_none_or(|wide| a.minimum.is_some_and(|own| !wide.is_tighter_lower(own)))
+        && b.maximum
+            .is_none_or(|wide| a.maximum.is_some_and(|own| !wide.is_tighter_upper(own)))
+        && b.multiples
+            .iter()
+            .all(|step| a.multiples.iter().any(|own| own.is_multiple_of(*step)));
+    let within = |own: super::schema::Count, wide: super::schema::Count| {
+        own.min >= wide.min && wide.max.is_none_or(|max| own.max.is_some_and(|own| own <= max))
+    };
+    let counted = within(a.length, b.length) && within(a.items, b.items) && within(a.fields, b.fields);
+    let parts = wide.required.is_subset(&narrow.required)
+        && b.patterns.is_subset(&a.patterns)
+        && b.formats.is_subset(&a.formats)
+        && (a.unique || !b.unique)
+        && wide.properties.iter().all(|(name, wider)| {
+            wider.is_vacuous()
+                || narrow
+                    .properties
+                    .get(name)
+                    .is_some_and(|own| implies(own, wider, fuel))
+        })
+        && child(narrow.items.as_deref(), wide.items.as_deref(), fuel)
+        && child(narrow.additional.as_deref(), wide.additional.as_deref(), fuel)
+        && wide.rules.is_empty()
+        && wide.list == ListType::Atomic
+        && !wide.embedded;
+    let combined = wide
+        .choices
+        .not
+        .iter()
+        .all(|not| narrow.choices.not.iter().any(|own| implies(not, own, fuel)))
+        && wide
+            .choices
+            .any
+            .iter()
+            .all(|group| narrow.choices.any.iter().any(|own| covers(own, group, fuel)))
+        && wide
+            .choices
+            .one
+            .iter()
+            .all(|group| narrow.choices.one.iter().any(|own| same(own, group)));
+    listed && bounded && counted && parts && combined
+}
+
+fn child(narrow: Option<&Schema>, wide: Option<&Schema>, fuel: &mut Fuel) -> bool {
+    match (narrow, wide) {
+        (_, None) => true,
+        (_, Some(wide)) if wide.is_vacuous() => true,
+        (Some(narrow), Some(wide)) => implies(narrow, wide, fuel),
+        (None, Some(_)) => false,
+    }
+}
+
+/// Whether filling in one more field may break a combination or a limit of this schema.
+pub fn minds_one_more_field(schema: &Schema) -> bool {
+    let mentions = |branch: &Schema| branch.types.has(Types::OBJECT);
+    !schema.choices.one.is_empty()
+        || schema.choices.not.iter().any(mentions)
+        || schema
+            .choices
+            .any
+            .iter()
+            .flatten()
+            .any(|branch| !branch.choices.not.is_empty() || branch.limits.fields.max.is_some())
+        || schema.limits.fields.max.is_some()
+}

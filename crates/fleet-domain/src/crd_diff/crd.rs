@@ -1,0 +1,217 @@
+//! A definition as far as it is compared. Reads `apiextensions.k8s.io/v1`, and `v1beta1` as the server would convert it.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+use super::{parse, schema::Schema};
+
+/// Why a document is not a definition that can be compared.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum Unreadable {
+    #[error("it has no metadata.name and no spec.group and spec.names.plural to make one of")]
+    NoName,
+    #[error("{0} has no versions")]
+    NoVersions(String),
+}
+
+#[derive(Clone, Debug)]
+pub struct Crd {
+    pub name: String,
+    pub group: String,
+    pub kind: String,
+    pub scope: String,
+    pub plural: String,
+    pub singular: String,
+    pub list_kind: String,
+    pub short_names: BTreeSet<String>,
+    pub categories: BTreeSet<String>,
+    /// Nothing is pruned at all: a leftover of `v1beta1`.
+    pub preserves_unknown: bool,
+    pub conversion: Conversion,
+    pub versions: Vec<Version>,
+    /// Known only where the definition comes from a cluster.
+    pub stored_versions: Option<BTreeSet<String>>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Conversion {
+    pub webhook: bool,
+    /// Where the webhook is, without its certificate, which changes by itself.
+    pub target: Option<Value>,
+    pub review_versions: BTreeSet<String>,
+}
+
+#[derive(Clone, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a field of the API")]
+pub struct Version {
+    pub name: String,
+    pub served: bool,
+    pub storage: bool,
+    pub deprecated: bool,
+    pub schema: Schema,
+    pub status: bool,
+    pub scale: Option<Scale>,
+    /// Name and path.
+    pub columns: Vec<(String, String)>,
+    pub selectable: BTreeSet<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Scale {
+    pub spec: String,
+    pub status: String,
+    pub selector: Option<String>,
+}
+
+/// Whether a document is a definition at all.
+pub fn is_definition(document: &Value) -> bool {
+    let text = |name: &str| document.get(name).and_then(Value::as_str);
+    text("kind") == Some("CustomResourceDefinition")
+        && text("apiVersion").is_some_and(|version| version.starts_with("apiextensions.k8s.io/"))
+}
+
+impl Crd {
+    pub fn parse(document: &Value) -> Result<Self, Unreadable> {
+        let spec = &document["spec"];
+        let names = &spec["names"];
+        let beta = document["apiVersion"] == "apiextensions.k8s.io/v1beta1";
+        let group = text(&spec["group"]);
+        let plural = text(&names["plural"]);
+        let name = match text(&document["metadata"]["name"]) {
+            name if !name.is_empty() => name,
+            _ if !group.is_empty() && !plural.is_empty() => format!("{plural}.{group}"),
+            _ => return Err(Unreadable::NoName),
+        };
+        let kind = text(&names["kind"]);
+        let or_else = |given: String, made: String| if given.is_empty() { made } else { given };
+        let versions = versions(spec);
+        if versions.is_empty() {
+            return Err(Unreadable::NoVersions(name));
+        }
+        Ok(Self {
+            scope: or_else(text(&spec["scope"]), "Namespaced".to_owned()),
+            singular: or_else(text(&names["singular"]), kind.to_lowercase()),
+            list_kind: or_else(text(&names["listKind"]), format!("{kind}List")),
+            short_names: texts(&names["shortNames"]),
+            categories: texts(&names["categories"]),
+            preserves_unknown: spec["preserveUnknownFields"].as_bool().unwrap_or(beta),
+            conversion: conversion(&spec["conversion"]),
+            stored_versions: document["status"]["storedVersions"]
+                .as_array()
+                .filter(|versions| !versions.is_empty())
+                .map(|_| texts(&document["status"]["storedVersions"])),
+            versions,
+            name,
+            group,
+            kind,
+            plural,
+        })
+    }
+
+    pub fn version(&self, name: &str) -> Option<&Version> {
+        self.versions.iter().find(|version| version.name == name)
+    }
+
+    pub fn storage(&self) -> Option<&Version> {
+        self.versions.iter().find(|version| version.storage)
+    }
+}
+
+fn versions(spec: &Value) -> Vec<Version> {
+    let beta_single = [serde_json::json!({
+        "name": spec["version"],
+        "served": true,
+        "storage": true,
+    })];
+    let list = match spec["versions"].as_array() {
+        Some(list) if !list.is_empty() => list.as_slice(),
+        _ if spec["version"].is_string() => &beta_single,
+        _ => return Vec::new(),
+    };
+    // A name twice is refused by every server; the first one counts.
+    let mut seen = BTreeSet::new();
+    list.iter()
+        .filter(|version| seen.insert(text(&version["name"])))
+        .map(|version| one_version(spec, version))
+        .collect()
+}
+
+fn one_version(spec: &Value, version: &Value) -> Version {
+    // In v1beta1 what all versions share stands beside them.
+    let shared = |own: &'static str, top: &'static str| match version.get(own) {
+        Some(value) if !value.is_null() => value.clone(),
+        _ => spec.get(top).cloned().unwrap_or_default(),
+    };
+    let schema = version
+        .get("schema")
+        .filter(|schema| !schema.is_null())
+        .or_else(|| spec.get("validation"))
+        .and_then(|schema| schema.get("openAPIV3Schema"))
+        .filter(|schema| !schema.is_null());
+    let subresources = shared("subresources", "subresources");
+    let columns = shared("additionalPrinterColumns", "additionalPrinterColumns");
+    Version {
+        name: text(&version["name"]),
+        served: version["served"].as_bool().unwrap_or(false),
+        storage: version["storage"].as_bool().unwrap_or(false),
+        deprecated: version["deprecated"].as_bool().unwrap_or(false),
+        schema: schema.map_or_else(Schema::open, parse::parse),
+        status: subresources.get("status").is_some_and(|status| !status.is_null()),
+        scale: subresources
+            .get("scale")
+            .filter(|scale| !scale.is_null())
+            .map(|scale| Scale {
+                spec: text(&scale["specReplicasPath"]),
+                status: text(&scale["statusReplicasPath"]),
+                selector: scale["labelSelectorPath"].as_str().map(str::to_owned),
+            }),
+        columns: columns
+            .as_array()
+            .into_iter()
+            .flatten()
+            .map(|column| {
+                let path = [&column["jsonPath"], &column["JSONPath"]];
+                let path = path.into_iter().find(|path| path.is_string());
+                (text(&column["name"]), path.map(text).unwrap_or_default())
+            })
+            .collect(),
+        selectable: version["selectableFields"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .map(|field| text(&field["jsonPath"]))
+            .collect(),
+    }
+}
+
+fn conversion(conversion: &Value) -> Conversion {
+    let client = [
+        &conversion["webhook"]["clientConfig"],
+        &conversion["webhookClientConfig"],
+    ];
+    let client = client.into_iter().find(|client| client.is_object());
+    let versions = [
+        &conversion["webhook"]["conversionReviewVersions"],
+        &conversion["conversionReviewVersions"],
+    ];
+    Conversion {
+        webhook: conversion["strategy"] == "Webhook",
+        target: client.map(|client| serde_json::json!({"service": client["service"], "url": client["url"]})),
+        review_versions: versions.into_iter().flat_map(texts).collect(),
+    }
+}
+
+fn text(value: &Value) -> String {
+    value.as_str().unwrap_or_default().to_owned()
+}
+
+fn texts(value: &Value) -> BTreeSet<String> {
+    value
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_str)
+        .map(str::to_owned)
+        .collect()
+}

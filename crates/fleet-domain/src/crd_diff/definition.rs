@@ -1,0 +1,266 @@
+//! Compares two definitions of one kind: names, scope, versions, conversion, subresources. Schemas are `walk`'s.
+
+use std::fmt::Write as _;
+
+use super::{
+    crd::{Crd, Version},
+    finding::{Class, Direction, Finding, Impact},
+    kind::Kind,
+    server::ServerVersion,
+    sink::Sink,
+    walk,
+};
+
+pub fn compare(old: &Crd, new: &Crd, direction: Direction, server: Option<ServerVersion>) -> Vec<Finding> {
+    let mut sink = Sink::new(&old.name, direction, server);
+    names(&mut sink, old, new);
+    if old.preserves_unknown && !new.preserves_unknown {
+        sink.add_at(
+            Kind::PruningTurnedOn,
+            "spec.preserveUnknownFields",
+            "true",
+            "false",
+        );
+    }
+    conversion(&mut sink, old, new);
+    storage(&mut sink, old, new);
+    for version in &old.versions {
+        match new.version(&version.name) {
+            Some(after) => sink.in_version(&version.name, |sink| {
+                versions(sink, version, after);
+                // Where nothing is pruned, a field that goes is still kept, and only checks matter.
+                walk::compare(sink, &version.schema, &after.schema);
+            }),
+            None => removed(&mut sink, old, version),
+        }
+    }
+    for version in new.versions.iter().filter(|v| old.version(&v.name).is_none()) {
+        let after = if version.served { "served" } else { "not served" };
+        sink.add_at(
+            Kind::VersionAdded,
+            format!("spec.versions[{}]", version.name),
+            "no such version",
+            after,
+        );
+    }
+    let mut findings = sink.findings;
+    if new.preserves_unknown {
+        findings.retain(|finding| !matches!(finding.kind, Kind::FieldRemoved | Kind::UnknownPruned));
+    }
+    unserved_twice(old, new, &mut findings);
+    findings
+}
+
+/// Nobody writes objects in a version that neither side serves and nobody stores; its schema is left over.
+fn unserved_twice(old: &Crd, new: &Crd, findings: &mut [Finding]) {
+    let idle = |version: &Version| !version.served && !version.storage;
+    for finding in findings.iter_mut() {
+        let Some(name) = finding.version.as_deref() else {
+            continue;
+        };
+        let is_idle = old.version(name).is_some_and(idle) && new.version(name).is_some_and(idle);
+        if is_idle && finding.impact < Impact::Info {
+            finding.impact = Impact::Info;
+            finding.class = Class::NoEffect;
+            finding.undecidable = None;
+            finding
+                .why
+                .push_str(" But this version is neither served nor stored, before and after.");
+        }
+    }
+}
+
+fn names(sink: &mut Sink<'_>, old: &Crd, new: &Crd) {
+    if old.scope != new.scope {
+        sink.add_at(Kind::ScopeChanged, "spec.scope", &old.scope, &new.scope);
+    }
+    if old.kind != new.kind {
+        sink.add_at(Kind::KindChanged, "spec.names.kind", &old.kind, &new.kind);
+    }
+    for (path, before, after) in [
+        ("spec.names.singular", &old.singular, &new.singular),
+        ("spec.names.listKind", &old.list_kind, &new.list_kind),
+    ] {
+        if before != after {
+            sink.add_at(Kind::NamesChanged, path, before, after);
+        }
+    }
+    for (path, before, after) in [
+        ("spec.names.shortNames", &old.short_names, &new.short_names),
+        ("spec.names.categories", &old.categories, &new.categories),
+    ] {
+        let gone: Vec<&str> = before.difference(after).map(String::as_str).collect();
+        if !gone.is_empty() {
+            sink.add_at(Kind::NamesChanged, path, gone.join(", "), "gone");
+        }
+    }
+}
+
+fn removed(sink: &mut Sink<'_>, old: &Crd, version: &Version) {
+    let path = format!("spec.versions[{}]", version.name);
+    let stored = old
+        .stored_versions
+        .as_ref()
+        .map(|versions| versions.contains(&version.name) || version.storage);
+    let before = match (version.storage, version.served) {
+        (true, _) => "stored",
+        (false, true) => "served",
+        (false, false) => "not served",
+    };
+    if stored == Some(false) && !version.served {
+        sink.add_at(Kind::VersionNeverStored, path, before, "removed");
+        return;
+    }
+    sink.add_at(Kind::VersionRemoved, path, before, "removed");
+    match stored {
+        Some(true) => {
+            sink.note("This cluster's status.storedVersions names it: the update is going to be refused.");
+        }
+        Some(false) => sink.note("This cluster has nothing stored in it; clients are refused all the same."),
+        None => sink.note("Whether objects are stored in it, only a cluster's status.storedVersions tells."),
+    }
+}
+
+fn versions(sink: &mut Sink<'_>, old: &Version, new: &Version) {
+    let path = |part: &str| format!("spec.versions[{}].{part}", old.name);
+    if old.served && !new.served {
+        sink.add_at(Kind::VersionUnserved, path("served"), "served", "not served");
+    } else if !old.served && new.served {
+        sink.add_at(Kind::Loosened, path("served"), "not served", "served");
+    }
+    if new.deprecated && !old.deprecated {
+        sink.add_at(
+            Kind::VersionDeprecated,
+            path("deprecated"),
+            "not deprecated",
+            "deprecated",
+        );
+    }
+    match (old.status, new.status) {
+        (true, false) => sink.add_at(Kind::StatusRemoved, path("subresources.status"), "there", "gone"),
+        (false, true) => sink.add_at(
+            Kind::StatusAdded,
+            path("subresources.status"),
+            "an ordinary field",
+            "a subresource",
+        ),
+        _ => {}
+    }
+    match (&old.scale, &new.scale) {
+        (Some(_), None) => sink.add_at(Kind::ScaleRemoved, path("subresources.scale"), "there", "gone"),
+        (Some(before), Some(after)) if before != after => {
+            let words = |scale: &super::crd::Scale| {
+                let selector = scale.selector.as_deref().unwrap_or("no selector");
+                format!("{}, {}, {selector}", scale.spec, scale.status)
+            };
+            sink.add_at(
+                Kind::ScaleChanged,
+                path("subresources.scale"),
+                words(before),
+                words(after),
+            );
+        }
+        _ => {}
+    }
+    if old.columns != new.columns {
+        let words = |columns: &[(String, String)]| {
+            let names: Vec<&str> = columns.iter().map(|(name, _)| name.as_str()).collect();
+            if names.is_empty() {
+                "none".to_owned()
+            } else {
+                names.join(", ")
+            }
+        };
+        sink.add_at(
+            Kind::ColumnsChanged,
+            path("additionalPrinterColumns"),
+            words(&old.columns),
+            words(&new.columns),
+        );
+    }
+    for field in old.selectable.difference(&new.selectable) {
+        sink.add_at(
+            Kind::SelectableRemoved,
+            path("selectableFields"),
+            field.as_str(),
+            "gone",
+        );
+    }
+}
+
+fn conversion(sink: &mut Sink<'_>, old: &Crd, new: &Crd) {
+    let words = |webhook: bool| if webhook { "Webhook" } else { "None" };
+    let (before, after) = (&old.conversion, &new.conversion);
+    let path = "spec.conversion";
+    if before.webhook && !after.webhook {
+        let shared: Vec<&Version> = new
+            .versions
+            .iter()
+            .filter(|version| old.version(&version.name).is_some())
+            .collect();
+        let differ = shared
+            .windows(2)
+            .any(|pair| pair[0].schema != pair[1].schema && (pair[0].served || pair[1].served));
+        let kind = if differ {
+            Kind::ConversionDropped
+        } else if new.versions.len() > 1 {
+            Kind::ConversionChanged
+        } else {
+            Kind::Loosened
+        };
+        sink.add_at(kind, path, words(true), words(false));
+        return;
+    }
+    let moved = before.target != after.target || !before.review_versions.is_subset(&after.review_versions);
+    if before.webhook != after.webhook || (after.webhook && moved) {
+        sink.add_at(
+            Kind::ConversionChanged,
+            path,
+            words(before.webhook),
+            if before.webhook == after.webhook {
+                "another webhook"
+            } else {
+                words(true)
+            },
+        );
+    }
+}
+
+fn storage(sink: &mut Sink<'_>, old: &Crd, new: &Crd) {
+    let (Some(before), Some(after)) = (old.storage(), new.storage()) else {
+        return;
+    };
+    if before.name == after.name {
+        return;
+    }
+    sink.add_at(
+        Kind::StorageMoved,
+        "spec.versions[].storage",
+        &before.name,
+        &after.name,
+    );
+    if new.conversion.webhook || old.preserves_unknown || new.version(&before.name).is_none() {
+        return;
+    }
+    // Without a webhook objects are only relabelled, so the new storage version has to know what the old one kept.
+    let mut inner = Sink::new(&old.name, Direction::Forward, None);
+    walk::compare(&mut inner, &before.schema, &after.schema);
+    let lost: Vec<&str> = inner
+        .findings
+        .iter()
+        .filter(|finding| finding.class == Class::DataLoss)
+        .map(|finding| finding.path.as_str())
+        .collect();
+    if !lost.is_empty() {
+        let mut named = lost.iter().take(6).copied().collect::<Vec<_>>().join(", ");
+        if lost.len() > 6 {
+            let _ = write!(named, " and {} more", lost.len() - 6);
+        }
+        sink.add_at(
+            Kind::StorageLoses,
+            "spec.versions[].storage",
+            format!("{} knows {named}", before.name),
+            format!("{} does not", after.name),
+        );
+    }
+}

@@ -1,0 +1,322 @@
+//! One form for schemas that mean the same, so that a rewrite is not taken for a change.
+
+use super::{
+    number::Number,
+    schema::{Count, Limits, Schema, Types},
+};
+
+/// Folds one branch of `allOf` into the schema that holds it: both have to be met.
+pub fn merge(schema: &mut Schema, branch: Schema) {
+    schema.types = schema.types.and(branch.types);
+    schema.required.extend(branch.required);
+    merge_limits(&mut schema.limits, branch.limits);
+    schema.choices.any.extend(branch.choices.any);
+    schema.choices.one.extend(branch.choices.one);
+    schema.choices.not.extend(branch.choices.not);
+    schema.rules.extend(branch.rules);
+    schema.atomic_map |= branch.atomic_map;
+    schema.unread = schema.unread.take().or(branch.unread);
+    for (name, property) in branch.properties {
+        match schema.properties.get_mut(&name) {
+            Some(known) => merge(known, property),
+            // A field that only a branch names is pruned, and then there is nothing to check.
+            None if !schema.preserve && schema.additional.is_none() => {}
+            None => {
+                let property = Schema {
+                    unstructured: true,
+                    ..property
+                };
+                schema.properties.insert(name, property);
+            }
+        }
+    }
+    merge_child(&mut schema.items, branch.items);
+    merge_child(&mut schema.additional, branch.additional);
+}
+
+fn merge_child(child: &mut Option<Box<Schema>>, branch: Option<Box<Schema>>) {
+    if let (Some(child), Some(branch)) = (child, branch) {
+        merge(child, *branch);
+    }
+}
+
+fn merge_limits(limits: &mut Limits, other: Limits) {
+    limits.enumeration = match (limits.enumeration.take(), other.enumeration) {
+        (Some(a), Some(b)) => Some(super::schema::Enumeration::new(
+            a.values.into_iter().filter(|value| b.contains(value)),
+        )),
+        (a, b) => a.or(b),
+    };
+    limits.minimum = match (limits.minimum, other.minimum) {
+        (Some(a), Some(b)) => Some(if b.is_tighter_lower(a) { b } else { a }),
+        (a, b) => a.or(b),
+    };
+    limits.maximum = match (limits.maximum, other.maximum) {
+        (Some(a), Some(b)) => Some(if b.is_tighter_upper(a) { b } else { a }),
+        (a, b) => a.or(b),
+    };
+    limits.multiples.extend(other.multiples);
+    limits.length.merge(other.length);
+    limits.items.merge(other.items);
+    limits.fields.merge(other.fields);
+    limits.patterns.extend(other.patterns);
+    limits.formats.extend(other.formats);
+    limits.unique |= other.unique;
+}
+
+/// Takes out what constrains nothing.
+pub fn tidy(schema: &mut Schema) {
+    let types = schema.types;
+    let limits = &mut schema.limits;
+    if types.has(Types::NUMBER) {
+        if !types.has(Types::FRACTION) {
+            limits.minimum = limits.minimum.map(super::number::Bound::lower_for_integers);
+            limits.maximum = limits.maximum.map(super::number::Bound::upper_for_integers);
+            limits.multiples.retain(|step| *step != Number::Whole(1));
+        }
+        dedup_multiples(&mut limits.multiples);
+    } else {
+        limits.minimum = None;
+        limits.maximum = None;
+        limits.multiples.clear();
+    }
+    if !types.has(Types::STRING) {
+        limits.length = Count::default();
+        limits.patterns.clear();
+    }
+    if !types.has(Types::ARRAY) {
+        limits.items = Count::default();
+        limits.unique = false;
+    }
+    if types.has(Types::OBJECT) {
+        // So many fields are there anyway.
+        let required = schema.required.len() as u64;
+        if limits.fields.min <= required {
+            limits.fields.min = 0;
+        }
+    } else {
+        limits.fields = Count::default();
+        schema.required.clear();
+    }
+    limits.formats.retain(|format| format_matters(format, types));
+    let both = [true.into(), false.into()];
+    if types.without(Types::NULL) == Types::BOOLEAN
+        && limits.enumeration.as_ref().is_some_and(|all| {
+            both.iter().all(|value| all.contains(value))
+                && (!types.has(Types::NULL) || all.contains(&serde_json::Value::Null))
+        })
+    {
+        limits.enumeration = None;
+    }
+    tidy_choices(schema);
+}
+
+fn dedup_multiples(multiples: &mut Vec<Number>) {
+    let mut seen: Vec<Number> = Vec::new();
+    multiples.retain(|step| {
+        let new = !seen.contains(step);
+        seen.push(*step);
+        new
+    });
+}
+
+fn tidy_choices(schema: &mut Schema) {
+    let mut single = Vec::new();
+    for groups in [&mut schema.choices.any, &mut schema.choices.one] {
+        groups.retain_mut(|group| {
+            if group.len() == 1 {
+                single.append(group);
+                return false;
+            }
+            true
+        });
+    }
+    // A branch that takes everything makes `anyOf` take everything.
+    schema
+        .choices
+        .any
+        .retain(|group| !group.is_empty() && !group.iter().any(Schema::is_vacuous));
+    schema.choices.one.retain(|group| !group.is_empty());
+    for group in &mut schema.choices.any {
+        let mut kept: Vec<Schema> = Vec::new();
+        for branch in group.drain(..) {
+            // Long lists are left as they are: looking for equals would be quadratic.
+            if kept.len() > 32 || !kept.contains(&branch) {
+                kept.push(branch);
+            }
+        }
+        *group = kept;
+    }
+    if !single.is_empty() {
+        for branch in single {
+            merge(schema, branch);
+        }
+        tidy(schema);
+    }
+}
+
+/// `anyOf: [{type: integer}, {type: string}]` beside `x-kubernetes-int-or-string` says the same again.
+pub fn without_int_or_string(any: Vec<Schema>) -> Vec<Schema> {
+    let says_only = |branch: &Schema, types: Types| {
+        *branch
+            == Schema {
+                types,
+                ..Schema::empty()
+            }
+    };
+    let is_pair = any.len() == 2
+        && any.iter().any(|branch| says_only(branch, Types::INTEGER))
+        && any.iter().any(|branch| says_only(branch, Types::STRING));
+    if is_pair { Vec::new() } else { any }
+}
+
+/// Which formats a server checks. Unknown ones are ignored by it, and so by us.
+pub fn format_matters(format: &str, types: Types) -> bool {
+    const TEXT: &[&str] = &[
+        "bsonobjectid",
+        "uri",
+        "email",
+        "hostname",
+        "ipv4",
+        "ipv6",
+        "cidr",
+        "mac",
+        "uuid",
+        "uuid3",
+        "uuid4",
+        "uuid5",
+        "isbn",
+        "isbn10",
+        "isbn13",
+        "creditcard",
+        "ssn",
+        "hexcolor",
+        "rgbcolor",
+        "byte",
+        "date",
+        "duration",
+        "date-time",
+        "k8s-short-name",
+        "k8s-long-name",
+    ];
+    match format {
+        // Integers have 64 bits without being told.
+        "int32" => types.has(Types::INTEGER),
+        "float" => types.has(Types::NUMBER),
+        text => types.has(Types::STRING) && TEXT.contains(&text),
+    }
+}
+
+/// A CEL expression with its white space evened out; inside quotes it stays as it is.
+pub fn expression(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut quote: Option<char> = None;
+    let mut escaped = false;
+    let mut gap = false;
+    for c in text.trim().chars() {
+        if let Some(end) = quote {
+            out.push(c);
+            if escaped {
+                escaped = false;
+            } else if c == '\\' {
+                escaped = true;
+            } else if c == end {
+                quote = None;
+            }
+            continue;
+        }
+        if c.is_whitespace() {
+            gap = true;
+            continue;
+        }
+        if gap {
+            out.push(' ');
+            gap = false;
+        }
+        if c == '"' || c == '\'' {
+            quote = Some(c);
+        }
+        out.push(c);
+    }
+    out
+}
+
+/// Whether an expression uses this name; not as a part of another, and not inside quotes.
+pub fn mentions(expression: &str, name: &str) -> bool {
+    let mut word = String::new();
+    let mut quote: Option<char> = None;
+    let mut escaped = false;
+    for c in expression.chars().chain([' ']) {
+        if let Some(end) = quote {
+            if escaped {
+                escaped = false;
+            } else if c == '\\' {
+                escaped = true;
+            } else if c == end {
+                quote = None;
+            }
+        } else if c.is_alphanumeric() || c == '_' {
+            word.push(c);
+        } else {
+            if word == name {
+                return true;
+            }
+            word.clear();
+            if c == '"' || c == '\'' {
+                quote = Some(c);
+            }
+        }
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::crd_diff::parse::parse;
+
+    #[rstest]
+    #[case::all_of_enums(json!({"type": "string", "allOf": [{"enum": ["a", "b"]}, {"enum": ["b", "a"]}]}), json!({"type": "string", "enum": ["a", "b"]}))]
+    #[case::all_of_map_type(
+        json!({"type": "object", "properties": {"key": {"type": "string"}}, "allOf": [{"x-kubernetes-map-type": "atomic", "required": ["key"]}, {"x-kubernetes-map-type": "atomic"}]}),
+        json!({"type": "object", "properties": {"key": {"type": "string"}}, "required": ["key"], "x-kubernetes-map-type": "atomic"}))]
+    #[case::list_type(json!({"type": "array", "x-kubernetes-list-type": "atomic"}), json!({"type": "array"}))]
+    #[case::map_type(json!({"type": "object", "x-kubernetes-map-type": "granular"}), json!({"type": "object"}))]
+    #[case::zero(json!({"type": "string", "minLength": 0}), json!({"type": "string"}))]
+    #[case::other_kind(json!({"type": "string", "minimum": 3, "maxItems": 2}), json!({"type": "string"}))]
+    #[case::numbers(json!({"type": "integer", "minimum": 1.0}), json!({"type": "integer", "minimum": 1}))]
+    #[case::exclusive(json!({"type": "integer", "minimum": 0, "exclusiveMinimum": true}), json!({"type": "integer", "minimum": 1}))]
+    #[case::int_or_string(
+        json!({"x-kubernetes-int-or-string": true, "anyOf": [{"type": "integer"}, {"type": "string"}]}),
+        json!({"x-kubernetes-int-or-string": true}))]
+    #[case::int_or_string_in_all_of(
+        json!({"x-kubernetes-int-or-string": true, "allOf": [{"anyOf": [{"type": "integer"}, {"type": "string"}]}]}),
+        json!({"x-kubernetes-int-or-string": true}))]
+    #[case::single(json!({"type": "string", "oneOf": [{"minLength": 2}]}), json!({"type": "string", "minLength": 2}))]
+    #[case::any_of_all(json!({"type": "string", "anyOf": [{"minLength": 2}, {}]}), json!({"type": "string"}))]
+    #[case::formats(json!({"type": "integer", "format": "int64"}), json!({"type": "integer"}))]
+    #[case::unknown_format(json!({"type": "string", "format": "quantity"}), json!({"type": "string"}))]
+    #[case::counted_by_required(json!({"type": "object", "required": ["a"], "minProperties": 1}), json!({"type": "object", "required": ["a"]}))]
+    #[case::words(json!({"type": "string", "description": "a", "title": "b", "example": 1}), json!({"type": "string"}))]
+    fn means_the_same(#[case] one: Value, #[case] other: Value) {
+        assert_eq!(parse(&one), parse(&other));
+    }
+
+    #[rstest]
+    #[case("self.a  ==\n 'x  y'", "self.a == 'x  y'")]
+    #[case(" a ", "a")]
+    fn white_space(#[case] text: &str, #[case] even: &str) {
+        assert_eq!(expression(text), even);
+    }
+
+    #[rstest]
+    #[case("self == oldSelf", true)]
+    #[case("self.myoldSelf == 1", false)]
+    #[case("self != 'oldSelf'", false)]
+    fn transition_rules(#[case] text: &str, #[case] yes: bool) {
+        assert_eq!(mentions(text, "oldSelf"), yes);
+    }
+}

@@ -1,0 +1,269 @@
+//! Puts a value to a schema.
+
+use std::collections::{HashMap, HashSet};
+
+use regex::Regex;
+use serde_json::{Map, Value};
+
+use super::format;
+use crate::crd_diff::{
+    number::{Number, canonical},
+    pattern,
+    schema::{Limits, ListType, Schema, Types},
+    sink::{Step, render},
+};
+
+/// A list of violations longer than this helps nobody.
+const MAX_VIOLATIONS: usize = 100;
+
+/// Why a value is refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation {
+    /// Where in this object, with indices.
+    pub path: String,
+    /// Where in the schema, as findings name it.
+    pub place: String,
+    pub message: String,
+    /// A server that ratchets lets it pass while the value is left alone.
+    pub ratchets: bool,
+}
+
+/// Validates; keeps compiled patterns, so one is used for many objects.
+#[derive(Default)]
+pub struct Checker {
+    patterns: HashMap<String, Option<Regex>>,
+    /// CEL rules that were met and not evaluated.
+    pub skipped_rules: u64,
+    /// Patterns that were met and not understood.
+    pub skipped_patterns: u64,
+}
+
+struct Place<'p> {
+    path: &'p str,
+    place: &'p str,
+}
+
+impl Checker {
+    pub fn accepts(&mut self, schema: &Schema, value: &Value) -> bool {
+        let mut found = Vec::new();
+        self.node(schema, value, &Place { path: "", place: "" }, &mut found);
+        found.is_empty()
+    }
+
+    pub fn check(&mut self, schema: &Schema, value: &Value) -> Vec<Violation> {
+        let mut found = Vec::new();
+        self.node(schema, value, &Place { path: "", place: "" }, &mut found);
+        found
+    }
+
+    fn node(&mut self, schema: &Schema, value: &Value, at: &Place<'_>, found: &mut Vec<Violation>) {
+        if found.len() >= MAX_VIOLATIONS {
+            return;
+        }
+        let mut refuse = |message: String, ratchets: bool| {
+            found.push(Violation {
+                path: at.path.to_owned(),
+                place: if at.place.is_empty() {
+                    ".".to_owned()
+                } else {
+                    at.place.to_owned()
+                },
+                message,
+                ratchets,
+            });
+        };
+        let kind = Types::of(value);
+        if !schema.types.has(kind) {
+            refuse(format!("has to be {}", schema.types), true);
+            return;
+        }
+        for message in self.limits(&schema.limits, value) {
+            refuse(message, true);
+        }
+        if let Value::Array(items) = value
+            && let Some(message) = unique(&schema.list, items)
+        {
+            refuse(message, false);
+        }
+        if !self.choices(schema, value) {
+            refuse("does not meet anyOf, oneOf or not".to_owned(), false);
+        }
+        self.skipped_rules += schema.rules.len() as u64;
+        match value {
+            Value::Object(fields) => self.object(schema, fields, at, found),
+            Value::Array(items) => {
+                let Some(schema) = &schema.items else { return };
+                for (index, item) in items.iter().enumerate() {
+                    let path = format!("{}[{index}]", at.path);
+                    let place = format!("{}[*]", at.place);
+                    let at = Place {
+                        path: &path,
+                        place: &place,
+                    };
+                    self.node(schema, item, &at, found);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn object(
+        &mut self,
+        schema: &Schema,
+        fields: &Map<String, Value>,
+        at: &Place<'_>,
+        found: &mut Vec<Violation>,
+    ) {
+        let mut missing: Vec<&str> = schema
+            .required
+            .iter()
+            .map(String::as_str)
+            .filter(|name| !fields.contains_key(*name))
+            .collect();
+        if schema.embedded {
+            missing.extend(["apiVersion", "kind"].into_iter().filter(|name| {
+                !schema.required.contains(*name)
+                    && fields
+                        .get(*name)
+                        .and_then(Value::as_str)
+                        .is_none_or(str::is_empty)
+            }));
+        }
+        for name in missing {
+            let step = render(&[Step::Field(name)]);
+            found.push(Violation {
+                path: format!("{}{step}", at.path),
+                place: format!("{}{step}", at.place),
+                message: "is required".to_owned(),
+                ratchets: true,
+            });
+        }
+        for (name, value) in fields {
+            let (child, step) = match (schema.properties.get(name), &schema.additional) {
+                (Some(property), _) => (property, render(&[Step::Field(name)])),
+                (None, Some(values)) => (&**values, ".*".to_owned()),
+                (None, None) => continue,
+            };
+            let path = format!("{}{}", at.path, render(&[Step::Field(name)]));
+            let place = format!("{}{step}", at.place);
+            let at = Place {
+                path: &path,
+                place: &place,
+            };
+            self.node(child, value, &at, found);
+        }
+    }
+
+    fn limits(&mut self, limits: &Limits, value: &Value) -> Vec<String> {
+        let mut broken = Vec::new();
+        if limits
+            .enumeration
+            .as_ref()
+            .is_some_and(|all| !all.contains(value))
+        {
+            broken.push("is not one of the allowed values".to_owned());
+        }
+        match value {
+            Value::Number(_) => {
+                if let Some(number) = Number::from_json(value) {
+                    numbers(limits, number, &mut broken);
+                }
+            }
+            Value::String(text) => {
+                if !limits.length.admits(text.chars().count() as u64) {
+                    broken.push("is too short or too long".to_owned());
+                }
+                for pattern in &limits.patterns {
+                    if self.matches(pattern, text) == Some(false) {
+                        broken.push(format!("does not match {pattern:?}"));
+                    }
+                }
+                for name in &limits.formats {
+                    if !format::matches(name, text) {
+                        broken.push(format!("does not have the format {name}"));
+                    }
+                }
+            }
+            Value::Array(items) => {
+                if !limits.items.admits(items.len() as u64) {
+                    broken.push("has too few or too many items".to_owned());
+                }
+                if limits.unique && unique(&ListType::Set, items).is_some() {
+                    broken.push("has equal items".to_owned());
+                }
+            }
+            Value::Object(fields) if !limits.fields.admits(fields.len() as u64) => {
+                broken.push("has too few or too many fields".to_owned());
+            }
+            _ => {}
+        }
+        broken
+    }
+
+    /// Nothing if the pattern is not understood; it is counted, not guessed.
+    fn matches(&mut self, pattern: &str, text: &str) -> Option<bool> {
+        if !self.patterns.contains_key(pattern) {
+            let compiled = pattern::compile(pattern);
+            self.patterns.insert(pattern.to_owned(), compiled);
+        }
+        let compiled = self.patterns.get(pattern)?;
+        if compiled.is_none() {
+            self.skipped_patterns += 1;
+        }
+        compiled.as_ref().map(|regex| regex.is_match(text))
+    }
+
+    fn choices(&mut self, schema: &Schema, value: &Value) -> bool {
+        let choices = &schema.choices;
+        choices
+            .any
+            .iter()
+            .all(|group| group.iter().any(|branch| self.accepts(branch, value)))
+            && choices
+                .one
+                .iter()
+                .all(|group| group.iter().filter(|branch| self.accepts(branch, value)).count() == 1)
+            && !choices.not.iter().any(|branch| self.accepts(branch, value))
+    }
+}
+
+fn numbers(limits: &Limits, number: Number, broken: &mut Vec<String>) {
+    if limits
+        .minimum
+        .is_some_and(|bound| !bound.admits_from_below(number))
+        || limits
+            .maximum
+            .is_some_and(|bound| !bound.admits_from_above(number))
+    {
+        broken.push(format!("{number} is too small or too large"));
+    }
+    if limits.multiples.iter().any(|step| !number.is_multiple_of(*step)) {
+        broken.push(format!("{number} is not a multiple of what is asked for"));
+    }
+    let fits_int32 = match number {
+        Number::Whole(whole) => i32::try_from(whole).is_ok(),
+        Number::Real(_) => false,
+    };
+    if limits.formats.contains("int32") && !fits_int32 {
+        broken.push(format!("{number} does not fit into 32 bits"));
+    }
+    if limits.formats.contains("float") && number.as_f64().abs() > f64::from(f32::MAX) {
+        broken.push(format!("{number} does not fit into a float"));
+    }
+}
+
+fn unique(list: &ListType, items: &[Value]) -> Option<String> {
+    let mut seen = HashSet::new();
+    let all_differ = match list {
+        ListType::Atomic => true,
+        ListType::Set => items.iter().all(|item| seen.insert(canonical(item))),
+        ListType::Map(keys) => items.iter().all(|item| {
+            let key: Vec<String> = keys
+                .iter()
+                .map(|key| item.get(key).map(canonical).unwrap_or_default())
+                .collect();
+            seen.insert(key.join("\u{0}"))
+        }),
+    };
+    (!all_differ).then(|| format!("has equal entries, and is a {list}"))
+}

@@ -1,0 +1,227 @@
+//! What the new schemas would do to objects that exist: counts, and a few by name. Objects are put to it one by one, so
+//! that nothing has to be held.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::Serialize;
+use serde_json::Value;
+
+use super::{
+    crd::Crd,
+    finding::{Class, Direction, Finding, Hurt},
+    kind::Kind,
+    object::{self, Checker},
+    report::Report,
+    server::{Ratcheting, ServerVersion},
+};
+
+/// How many objects are named; the others are counted.
+const NAMED_OBJECTS: usize = 50;
+/// How many reasons are given for one object.
+const NAMED_REASONS: usize = 5;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Harm {
+    /// Refused at every write.
+    Rejected,
+    /// Refused when the value itself is changed, and when the object is made anew.
+    RejectedWhenChanged,
+    /// Loses fields.
+    Pruned,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct HurtObject {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub namespace: Option<String>,
+    pub name: String,
+    pub harm: Harm,
+    pub reasons: Vec<String>,
+}
+
+/// What was found out for the objects of one definition at one place.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Proof {
+    /// A cluster or a folder.
+    pub place: String,
+    pub crd: String,
+    pub version: String,
+    pub checked: u64,
+    pub rejected: u64,
+    pub rejected_when_changed: u64,
+    pub pruned: u64,
+    pub objects: Vec<HurtObject>,
+    /// What was not looked at, in words.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
+    /// How many objects are hurt at each place of the schema.
+    #[serde(skip)]
+    places: BTreeMap<String, u64>,
+}
+
+/// Puts objects of one definition to the new one.
+pub struct Prover<'c> {
+    crd: &'c Crd,
+    version: &'c super::crd::Version,
+    /// What the same schema said before; nobody is hurt by what was refused or pruned already.
+    old: Option<&'c super::crd::Version>,
+    ratchets: bool,
+    checker: Checker,
+    proof: Proof,
+}
+
+impl<'c> Prover<'c> {
+    /// Nothing if the new definition does not have this version.
+    pub fn new(
+        place: &str,
+        old: Option<&'c Crd>,
+        new: &'c Crd,
+        version: &str,
+        server: Option<ServerVersion>,
+    ) -> Option<Self> {
+        let version = new.version(version)?;
+        Some(Self {
+            crd: new,
+            version,
+            old: old.and_then(|old| old.version(&version.name)),
+            ratchets: server.is_some_and(|server| server.ratcheting() != Ratcheting::No),
+            checker: Checker::default(),
+            proof: Proof {
+                place: place.to_owned(),
+                crd: new.name.clone(),
+                version: version.name.clone(),
+                checked: 0,
+                rejected: 0,
+                rejected_when_changed: 0,
+                pruned: 0,
+                objects: Vec::new(),
+                notes: Vec::new(),
+                places: BTreeMap::new(),
+            },
+        })
+    }
+
+    pub fn put(&mut self, value: &Value) {
+        self.proof.checked += 1;
+        let mut outcome = object::put_to(&mut self.checker, &self.version.schema, value);
+        if self.crd.preserves_unknown {
+            outcome.pruned.clear();
+        }
+        if let Some(old) = self.old
+            && !outcome.is_fine()
+        {
+            let before = object::put_to(&mut Checker::default(), &old.schema, value);
+            outcome.pruned.retain(|pruned| !before.pruned.contains(pruned));
+        }
+        if outcome.is_fine() {
+            return;
+        }
+        let harm = if outcome.violations.iter().any(|v| !(self.ratchets && v.ratchets)) {
+            self.proof.rejected += 1;
+            Harm::Rejected
+        } else if !outcome.violations.is_empty() {
+            self.proof.rejected_when_changed += 1;
+            Harm::RejectedWhenChanged
+        } else {
+            Harm::Pruned
+        };
+        if !outcome.pruned.is_empty() {
+            self.proof.pruned += 1;
+        }
+        let places: BTreeSet<&str> = outcome
+            .violations
+            .iter()
+            .map(|violation| violation.place.as_str())
+            .chain(outcome.pruned.iter().map(|pruned| pruned.place.as_str()))
+            .collect();
+        for place in places {
+            *self.proof.places.entry(place.to_owned()).or_default() += 1;
+        }
+        if self.proof.objects.len() < NAMED_OBJECTS {
+            let refused = outcome
+                .violations
+                .iter()
+                .map(|violation| format!("{} {}", violation.path, violation.message));
+            let lost = outcome
+                .pruned
+                .iter()
+                .map(|pruned| format!("{} is pruned", pruned.path));
+            let metadata = |field: &str| value["metadata"][field].as_str().map(str::to_owned);
+            self.proof.objects.push(HurtObject {
+                namespace: metadata("namespace"),
+                name: metadata("name").unwrap_or_default(),
+                harm,
+                reasons: refused.chain(lost).take(NAMED_REASONS).collect(),
+            });
+        }
+    }
+
+    pub fn finish(mut self) -> Proof {
+        if self.checker.skipped_rules > 0 {
+            self.proof
+                .notes
+                .push("CEL rules were not evaluated: objects that break one are not counted".to_owned());
+        }
+        if self.checker.skipped_patterns > 0 {
+            self.proof
+                .notes
+                .push("some patterns were not understood, and taken as met".to_owned());
+        }
+        self.proof
+    }
+}
+
+impl Report {
+    /// Adds proofs, and tells at each finding that objects can prove how many it hurts.
+    pub fn prove(&mut self, proofs: Vec<Proof>) {
+        for finding in self
+            .findings
+            .iter_mut()
+            .filter(|finding| finding.direction == Direction::Forward && provable(finding))
+        {
+            let concerned = |proof: &&Proof| {
+                proof.crd == finding.crd && finding.version.as_deref() == Some(proof.version.as_str())
+            };
+            let mut hurt: Option<Hurt> = None;
+            for proof in proofs.iter().filter(concerned) {
+                let hurt = hurt.get_or_insert_default();
+                hurt.checked += proof.checked;
+                hurt.objects += proof.hurt_at(&finding.path);
+            }
+            finding.hurt = hurt;
+        }
+        self.proofs.extend(proofs);
+    }
+}
+
+impl Proof {
+    fn hurt_at(&self, path: &str) -> u64 {
+        let inside = |place: &str| {
+            place == path
+                || path == "."
+                || place
+                    .strip_prefix(path)
+                    .is_some_and(|rest| rest.starts_with(['.', '[']))
+        };
+        let at_or_inside = self.places.iter().filter(|(place, _)| inside(place));
+        // An object hurt at two places inside is one object; the largest number is sure, the sum may count twice.
+        at_or_inside.map(|(_, count)| *count).max().unwrap_or(0)
+    }
+}
+
+/// Rules are not evaluated, and surprises do not show in objects.
+fn provable(finding: &Finding) -> bool {
+    finding.version.is_some()
+        && matches!(
+            finding.class,
+            Class::DataLoss | Class::RejectsObjects | Class::Clients
+        )
+        && (finding.kind.meaning().class <= Class::RejectsObjects)
+        && !matches!(
+            finding.kind,
+            Kind::RuleAdded | Kind::RuleChanged | Kind::NotComparable
+        )
+}

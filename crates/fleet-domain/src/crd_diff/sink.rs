@@ -1,0 +1,192 @@
+//! Collects findings while two definitions are walked, and knows where the walk is.
+
+use std::fmt::Write as _;
+
+use super::{
+    finding::{Class, Direction, Finding, Impact},
+    kind::Kind,
+    server::{Ratcheting, ServerVersion},
+};
+
+/// More findings than anybody reads; a hostile pair must not fill the memory.
+const MAX_FINDINGS: usize = 5_000;
+/// Longer texts are cut in reports; the fingerprint is made of the whole.
+const MAX_TEXT: usize = 300;
+
+#[derive(Clone, Copy)]
+pub enum Step<'a> {
+    Field(&'a str),
+    /// Every entry of a list.
+    Items,
+    /// Every value of a map.
+    Values,
+}
+
+pub struct Sink<'a> {
+    pub findings: Vec<Finding>,
+    direction: Direction,
+    server: Option<ServerVersion>,
+    crd: &'a str,
+    version: Option<&'a str>,
+    steps: Vec<Step<'a>>,
+}
+
+impl<'a> Sink<'a> {
+    pub fn new(crd: &'a str, direction: Direction, server: Option<ServerVersion>) -> Self {
+        Self {
+            findings: Vec::new(),
+            direction,
+            server,
+            crd,
+            version: None,
+            steps: Vec::new(),
+        }
+    }
+
+    /// Runs `inside` with findings that belong to this version.
+    pub fn in_version(&mut self, version: &'a str, inside: impl FnOnce(&mut Self)) {
+        self.version = Some(version);
+        inside(self);
+        self.version = None;
+    }
+
+    pub fn enter(&mut self, step: Step<'a>) {
+        self.steps.push(step);
+    }
+
+    pub fn leave(&mut self) {
+        self.steps.pop();
+    }
+
+    pub fn path(&self) -> String {
+        render(&self.steps)
+    }
+
+    /// A finding at the place where the walk is.
+    pub fn add(&mut self, kind: Kind, before: impl Into<String>, after: impl Into<String>) {
+        let path = self.path();
+        self.add_at(kind, path, before, after);
+    }
+
+    /// A finding at a child of that place.
+    pub fn add_child(
+        &mut self,
+        kind: Kind,
+        step: Step<'a>,
+        before: impl Into<String>,
+        after: impl Into<String>,
+    ) {
+        self.enter(step);
+        self.add(kind, before, after);
+        self.leave();
+    }
+
+    pub fn add_at(
+        &mut self,
+        kind: Kind,
+        path: impl Into<String>,
+        before: impl Into<String>,
+        after: impl Into<String>,
+    ) {
+        if self.findings.len() >= MAX_FINDINGS {
+            return;
+        }
+        let meaning = kind.meaning();
+        let mut finding = Finding {
+            fingerprint: String::new(),
+            kind,
+            class: meaning.class,
+            impact: meaning.impact,
+            direction: self.direction,
+            crd: self.crd.to_owned(),
+            version: self.version.map(str::to_owned),
+            path: path.into(),
+            before: before.into(),
+            after: after.into(),
+            why: meaning.why.to_owned(),
+            affects: meaning.affects.to_owned(),
+            action: meaning.action.to_owned(),
+            undecidable: None,
+            ratcheted: false,
+            hurt: None,
+            waiver: None,
+        };
+        finding.print_over();
+        finding.before = cut(finding.before);
+        finding.after = cut(finding.after);
+        if meaning.ratchets {
+            self.ratchet(&mut finding);
+        }
+        self.findings.push(finding);
+    }
+
+    /// Says of the last finding that it cannot be decided.
+    pub fn undecidable(&mut self, reason: impl Into<String>) {
+        if let Some(last) = self.findings.last_mut() {
+            last.impact = Impact::Undecidable;
+            last.undecidable = Some(reason.into());
+        }
+    }
+
+    /// Adds a sentence to the last finding.
+    pub fn note(&mut self, sentence: &str) {
+        if let Some(last) = self.findings.last_mut() {
+            last.why.push(' ');
+            last.why.push_str(sentence);
+        }
+    }
+
+    /// A server that ratchets spares stored objects until the value itself is changed; new objects are refused as ever.
+    fn ratchet(&self, finding: &mut Finding) {
+        let Some(server) = self.server else { return };
+        let unless = match server.ratcheting() {
+            Ratcheting::No => return,
+            Ratcheting::ByDefault => ", unless that is switched off there",
+            Ratcheting::Always => "",
+        };
+        finding.ratcheted = true;
+        finding.class = Class::Clients;
+        let _ = write!(
+            finding.why,
+            " A {server} server lets stored objects pass as long as this value is left alone{unless}; new objects, and changes of the value, are refused."
+        );
+    }
+}
+
+fn cut(text: String) -> String {
+    if text.chars().count() <= MAX_TEXT {
+        return text;
+    }
+    let mut short: String = text.chars().take(MAX_TEXT).collect();
+    short.push('…');
+    short
+}
+
+/// `.spec.endpoints[*].headers.*`: a list's entries are `[*]`, a map's values `.*`.
+pub fn render(steps: &[Step<'_>]) -> String {
+    let mut path = String::new();
+    for step in steps {
+        match step {
+            Step::Items => path.push_str("[*]"),
+            Step::Values => path.push_str(".*"),
+            Step::Field(name) if is_plain(name) => {
+                path.push('.');
+                path.push_str(name);
+            }
+            Step::Field(name) => {
+                let _ = write!(path, "[{name:?}]");
+            }
+        }
+    }
+    if path.is_empty() {
+        path.push('.');
+    }
+    path
+}
+
+fn is_plain(name: &str) -> bool {
+    !name.is_empty()
+        && name
+            .chars()
+            .all(|c| c.is_alphanumeric() || matches!(c, '_' | '-' | '$'))
+}

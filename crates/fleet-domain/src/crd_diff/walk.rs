@@ -1,0 +1,378 @@
+//! Walks two schemas side by side, once, and asks at every place: what was kept and taken before, and is not any more?
+
+use std::fmt::Write as _;
+
+use std::collections::BTreeSet;
+
+use super::{
+    choices::{self, Fuel},
+    kind::Kind,
+    limits, rules,
+    schema::{ListType, Schema, Types},
+    sink::{Sink, Step},
+};
+
+/// Where a schema stands, which decides what happens to a null.
+#[derive(Clone, Copy)]
+struct Stand {
+    root: bool,
+    /// The value of a field or of a map, where the server drops a null that is not nullable.
+    in_object: bool,
+    /// The field has to be there, so a dropped null is a missing field.
+    demanded: bool,
+}
+
+/// Bounds the work that is more than linear, over the whole of one pair of schemas.
+#[derive(Default)]
+struct Work {
+    fuel: Fuel,
+    patterns: usize,
+}
+
+/// Fields that every object has, whatever its schema says.
+const ALWAYS: [&str; 3] = ["apiVersion", "kind", "metadata"];
+
+/// What becomes of objects that were written under `old` when they meet `new`.
+pub fn compare<'a>(sink: &mut Sink<'a>, old: &'a Schema, new: &'a Schema) {
+    let stand = Stand {
+        root: true,
+        in_object: false,
+        demanded: true,
+    };
+    node(sink, old, new, stand, &mut Work::default());
+}
+
+fn node<'a>(sink: &mut Sink<'a>, old: &'a Schema, new: &'a Schema, stand: Stand, work: &mut Work) {
+    if old.unread.is_some() || new.unread.is_some() {
+        if old.unread != new.unread {
+            sink.add(Kind::NotComparable, "", "");
+            sink.undecidable("it is nested too deeply, refers to another schema, or is not a schema");
+        }
+        return;
+    }
+    null(sink, old, new, stand);
+    let shared = limits::compare(sink, old, new, &mut work.patterns);
+    if shared.has(Types::OBJECT) {
+        object(sink, old, new, stand, work);
+    }
+    if shared.has(Types::ARRAY) {
+        list(sink, old, new, work);
+    }
+    if !shared.is_empty() {
+        choices::compare(sink, old, new, &mut work.fuel);
+        rules::compare(sink, old, new);
+    }
+}
+
+fn null(sink: &mut Sink<'_>, old: &Schema, new: &Schema, stand: Stand) {
+    let took = |schema: &Schema| {
+        let listed = schema.limits.enumeration.as_ref();
+        schema.types.has(Types::NULL)
+            && listed.is_none_or(|all| all.contains(&serde_json::Value::Null))
+            && (schema.nullable || !stand.in_object)
+    };
+    let (before, after) = (took(old), took(new));
+    if before == after {
+        return;
+    }
+    if after {
+        sink.add(Kind::Loosened, "no null", "null allowed");
+    } else if stand.in_object && !new.nullable && !stand.demanded {
+        sink.add(Kind::NullDropped, "null allowed", "null dropped");
+    } else if !stand.root {
+        sink.add(Kind::NullRejected, "null allowed", "null refused");
+    }
+}
+
+fn object<'a>(sink: &mut Sink<'a>, old: &'a Schema, new: &'a Schema, stand: Stand, work: &mut Work) {
+    // Where keeping everything ends, that is said once for all fields.
+    let closes = old.preserve && !new.preserve && new.additional.is_none();
+    if closes {
+        let named: Vec<&str> = new.properties.keys().map(String::as_str).collect();
+        let after = if named.is_empty() {
+            "no field is kept".to_owned()
+        } else {
+            format!("kept and checked: {}", shorten(&named))
+        };
+        sink.add(Kind::UnknownPruned, "every field is kept", after);
+    }
+    embedded(sink, old, new);
+    let names: BTreeSet<&'a str> = old
+        .properties
+        .keys()
+        .chain(new.properties.keys())
+        .map(String::as_str)
+        .collect();
+    for name in names {
+        match (old.properties.get(name), new.properties.get(name)) {
+            (Some(before), Some(after)) => {
+                default(sink, name, before, after, new);
+                child(sink, Step::Field(name), before, after, new.demands(name), work);
+            }
+            (Some(before), None) => gone(sink, name, before, old, new, stand, work),
+            (None, Some(after)) => came(sink, name, after, old, new, stand, closes, work),
+            (None, None) => {}
+        }
+    }
+    required(sink, old, new, stand);
+    match (&old.additional, &new.additional) {
+        (Some(before), Some(after)) => child(sink, Step::Values, before, after, false, work),
+        (Some(_), None) if new.preserve => sink.add(Kind::Loosened, "a map", "any fields"),
+        (Some(_), None) => sink.add(Kind::UnknownPruned, "a map with any keys", shorten_fields(new)),
+        (None, Some(after)) if old.preserve && !after.is_open() => {
+            sink.add_child(Kind::FreeFieldTyped, Step::Values, "anything", shape(after));
+        }
+        (None, Some(_)) => sink.add(Kind::Loosened, "named fields", "any keys"),
+        (None, None) if new.preserve && !old.preserve => {
+            sink.add(Kind::Loosened, "unknown fields pruned", "unknown fields kept");
+        }
+        (None, None) => {}
+    }
+    if old.atomic_map != new.atomic_map {
+        let word = |atomic| if atomic { "atomic" } else { "granular" };
+        sink.add(Kind::MapTypeChanged, word(old.atomic_map), word(new.atomic_map));
+    }
+}
+
+fn child<'a>(
+    sink: &mut Sink<'a>,
+    step: Step<'a>,
+    old: &'a Schema,
+    new: &'a Schema,
+    demanded: bool,
+    work: &mut Work,
+) {
+    sink.enter(step);
+    let stand = Stand {
+        root: false,
+        in_object: !matches!(step, Step::Items),
+        demanded,
+    };
+    node(sink, old, new, stand, work);
+    sink.leave();
+}
+
+/// A field that the old schema names and the new one does not.
+fn gone<'a>(
+    sink: &mut Sink<'a>,
+    name: &'a str,
+    before: &'a Schema,
+    old: &'a Schema,
+    new: &'a Schema,
+    stand: Stand,
+    work: &mut Work,
+) {
+    if (stand.root || new.embedded) && ALWAYS.contains(&name) {
+        return;
+    }
+    if let Some(values) = &new.additional {
+        child(sink, Step::Field(name), before, values, new.demands(name), work);
+    } else if new.preserve {
+        sink.add_child(Kind::Loosened, Step::Field(name), shape(before), "anything");
+    } else if !before.unstructured || old.preserve {
+        sink.add_child(Kind::FieldRemoved, Step::Field(name), shape(before), "pruned");
+        if let Some(other) = renamed(name, before, old, new) {
+            sink.note(&format!("It looks as if it was renamed to {other:?}."));
+        }
+    }
+}
+
+/// A field that the new schema names and the old one does not.
+#[expect(clippy::too_many_arguments, reason = "both schemas and where they stand")]
+fn came<'a>(
+    sink: &mut Sink<'a>,
+    name: &'a str,
+    after: &'a Schema,
+    old: &'a Schema,
+    new: &'a Schema,
+    stand: Stand,
+    closes: bool,
+    work: &mut Work,
+) {
+    if (stand.root || old.embedded) && ALWAYS.contains(&name) {
+        metadata(sink, name, after);
+        return;
+    }
+    if let Some(values) = &old.additional {
+        child(sink, Step::Field(name), values, after, new.demands(name), work);
+    } else if old.preserve {
+        if !closes && !after.is_open() {
+            sink.add_child(Kind::FreeFieldTyped, Step::Field(name), "anything", shape(after));
+        }
+    } else if after.default.is_some() && choices::minds_one_more_field(new) {
+        sink.add_child(
+            Kind::DefaultUnderChoice,
+            Step::Field(name),
+            "no such field",
+            default_text(after),
+        );
+        sink.undecidable("whether the filled-in field breaks the combination depends on the object");
+    } else if !new.demands(name) {
+        sink.add_child(Kind::FieldAdded, Step::Field(name), "no such field", shape(after));
+    }
+}
+
+/// `metadata` of a whole object is there with or without a schema; only limits on the name can refuse anything.
+fn metadata<'a>(sink: &mut Sink<'a>, field: &'a str, after: &'a Schema) {
+    if field != "metadata" {
+        return;
+    }
+    sink.enter(Step::Field(field));
+    for (name, property) in &after.properties {
+        if property.limits != super::schema::Limits::default() || !property.choices.is_empty() {
+            sink.add_child(
+                Kind::LimitTightened,
+                Step::Field(name),
+                "any name",
+                shape(property),
+            );
+        }
+    }
+    sink.leave();
+}
+
+fn required(sink: &mut Sink<'_>, old: &Schema, new: &Schema, stand: Stand) {
+    for name in &new.required {
+        let always = (stand.root || old.embedded) && ALWAYS.contains(&name.as_str());
+        if always || old.demands(name) {
+            continue;
+        }
+        if new.demands(name) {
+            let before = if old.required.contains(name) {
+                "filled in by its default"
+            } else if old.keeps(name) {
+                "optional"
+            } else {
+                "no such field"
+            };
+            // The step borrows from the schema only for the time of the call.
+            let path = join(&sink.path(), name);
+            sink.add_at(Kind::RequiredAdded, path, before, "required");
+        } else if !old.required.contains(name) {
+            let path = join(&sink.path(), name);
+            sink.add_at(
+                Kind::RequiredDefaulted,
+                path,
+                "optional",
+                "required, with a default",
+            );
+        }
+    }
+    if old.required.iter().any(|name| !new.required.contains(name)) && new.required.is_subset(&old.required) {
+        sink.add(Kind::Loosened, "required", "optional");
+    }
+}
+
+fn join(path: &str, name: &str) -> String {
+    let step = super::sink::render(&[Step::Field(name)]);
+    if path == "." {
+        step
+    } else {
+        format!("{path}{step}")
+    }
+}
+
+fn embedded(sink: &mut Sink<'_>, old: &Schema, new: &Schema) {
+    if new.embedded && !old.embedded {
+        sink.add(Kind::EmbeddedAdded, "any object", "a whole Kubernetes object");
+    }
+    if old.embedded && !new.embedded && !ALWAYS.iter().all(|name| new.keeps(name)) {
+        sink.add(Kind::EmbeddedRemoved, "a whole Kubernetes object", "named fields");
+    }
+}
+
+fn default<'a>(sink: &mut Sink<'a>, name: &'a str, old: &Schema, new: &Schema, parent: &Schema) {
+    let kind = match (&old.default, &new.default) {
+        (None, Some(_)) => Kind::DefaultAdded,
+        (Some(_), None) => Kind::DefaultRemoved,
+        (Some(a), Some(b)) if super::number::canonical(a) != super::number::canonical(b) => {
+            Kind::DefaultChanged
+        }
+        _ => return,
+    };
+    if kind == Kind::DefaultRemoved && parent.demands(name) {
+        // Said as a field that has to be set from now on.
+        return;
+    }
+    let minds = choices::minds_one_more_field(parent) && kind != Kind::DefaultRemoved;
+    let kind = if minds { Kind::DefaultUnderChoice } else { kind };
+    sink.add_child(kind, Step::Field(name), default_text(old), default_text(new));
+    if minds {
+        sink.undecidable("whether the filled-in field breaks the combination depends on the object");
+    }
+}
+
+fn default_text(schema: &Schema) -> String {
+    match &schema.default {
+        Some(value) => format!("default {value}"),
+        None => "no default".to_owned(),
+    }
+}
+
+fn list<'a>(sink: &mut Sink<'a>, old: &'a Schema, new: &'a Schema, work: &mut Work) {
+    match (&old.items, &new.items) {
+        (Some(before), Some(after)) => child(sink, Step::Items, before, after, false, work),
+        (Some(before), None) => sink.add_child(Kind::Loosened, Step::Items, shape(before), "anything"),
+        (None, Some(after)) if !after.is_open() => {
+            sink.add_child(Kind::FreeFieldTyped, Step::Items, "anything", shape(after));
+        }
+        (None, _) => {}
+    }
+    if old.list == new.list {
+        return;
+    }
+    let tightens = match (&old.list, &new.list) {
+        (_, ListType::Atomic) => false,
+        // Entries that differ in one key differ in more keys too.
+        (ListType::Map(before), ListType::Map(after)) => !before.is_subset(after),
+        _ => true,
+    };
+    let kind = if tightens {
+        Kind::ListTightened
+    } else {
+        Kind::ListLoosened
+    };
+    sink.add(kind, old.list.to_string(), new.list.to_string());
+}
+
+/// A removed field whose name comes back in another spelling with the same shape.
+fn renamed<'a>(name: &str, before: &Schema, old: &Schema, new: &'a Schema) -> Option<&'a str> {
+    let plain = |name: &str| name.replace(['_', '-'], "").to_lowercase();
+    let wanted = plain(name);
+    new.properties
+        .iter()
+        .filter(|(other, _)| !old.properties.contains_key(*other))
+        .find(|(other, after)| plain(other) == wanted && after.types == before.types)
+        .map(|(other, _)| other.as_str())
+}
+
+/// A schema in a few words.
+fn shape(schema: &Schema) -> String {
+    let mut text = schema.types.to_string();
+    if schema.types.and(Types::OBJECT) == schema.types && !schema.properties.is_empty() {
+        text = format!("object with {}", shorten_fields(schema));
+    }
+    if let Some(values) = &schema.limits.enumeration {
+        text = format!("{text}, one of {}", limits::list(&values.values));
+    }
+    if let Some(default) = &schema.default {
+        text = format!("{text}, default {default}");
+    }
+    text
+}
+
+fn shorten_fields(schema: &Schema) -> String {
+    let names: Vec<&str> = schema.properties.keys().map(String::as_str).collect();
+    if names.is_empty() {
+        return "no named fields".to_owned();
+    }
+    shorten(&names)
+}
+
+fn shorten(names: &[&str]) -> String {
+    let mut text = names.iter().take(6).copied().collect::<Vec<_>>().join(", ");
+    if names.len() > 6 {
+        let _ = write!(text, " and {} more", names.len() - 6);
+    }
+    text
+}

@@ -1,0 +1,232 @@
+//! One row per change of a schema: which finding it is, and how bad.
+
+use gantry_fleet_domain::crd_diff::{
+    Class, Crd, Impact, Kind, Options, Report, ServerVersion, Verdict, compare,
+};
+use rstest::rstest;
+use serde_json::{Value, json};
+
+fn crd(spec: &Value) -> Crd {
+    definition(json!({
+        "versions": [{
+            "name": "v1", "served": true, "storage": true,
+            "schema": {"openAPIV3Schema": {"type": "object", "properties": {"spec": spec}}},
+        }],
+    }))
+}
+
+fn definition(spec: Value) -> Crd {
+    let mut whole = json!({
+        "group": "example.com", "scope": "Namespaced",
+        "names": {"plural": "things", "kind": "Thing"},
+    });
+    for (name, value) in spec.as_object().unwrap() {
+        whole[name] = value.clone();
+    }
+    Crd::parse(&json!({
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": "things.example.com"},
+        "spec": whole,
+    }))
+    .unwrap()
+}
+
+fn forward(old: &Crd, new: &Crd, server: Option<&str>) -> Report {
+    let options = Options {
+        forward: true,
+        server: server.map(|version| version.parse::<ServerVersion>().unwrap()),
+        ..Options::default()
+    };
+    compare(std::slice::from_ref(old), std::slice::from_ref(new), &options)
+}
+
+/// The findings that matter, as kind and place.
+fn findings(report: &Report) -> Vec<(Kind, &str)> {
+    report
+        .findings
+        .iter()
+        .filter(|finding| finding.impact != Impact::Info)
+        .map(|finding| (finding.kind, finding.path.as_str()))
+        .collect()
+}
+
+fn object(properties: Value) -> Value {
+    json!({"type": "object", "properties": properties})
+}
+
+#[rstest]
+#[case::description(json!({"a": {"type": "string", "description": "x"}}), json!({"a": {"type": "string"}}))]
+#[case::new_field(json!({}), json!({"a": {"type": "string", "enum": ["x"]}}))]
+#[case::wider_type(json!({"a": {"type": "integer"}}), json!({"a": {"type": "number"}}))]
+#[case::int_or_string(json!({"a": {"type": "string"}}), json!({"a": {"x-kubernetes-int-or-string": true}}))]
+#[case::enum_dropped(json!({"a": {"type": "string", "enum": ["x"]}}), json!({"a": {"type": "string"}}))]
+#[case::enum_to_pattern(json!({"a": {"type": "string", "enum": ["x", "y"]}}), json!({"a": {"type": "string", "pattern": "^[x-z]$"}}))]
+#[case::wider_bound(json!({"a": {"type": "integer", "minimum": 1}}), json!({"a": {"type": "integer", "minimum": 0, "exclusiveMinimum": true}}))]
+#[case::wider_pattern(json!({"a": {"type": "string", "pattern": "^[a-z]+$"}}), json!({"a": {"type": "string", "pattern": "^[a-z0-9]+$"}}))]
+#[case::empty_pattern(json!({"a": {"type": "string"}}), json!({"a": {"type": "string", "pattern": ".*"}}))]
+#[case::pattern_implies_length(json!({"a": {"type": "string", "pattern": "^x+$"}}), json!({"a": {"type": "string", "pattern": "^x+$", "minLength": 1}}))]
+#[case::nullable(json!({"a": {"type": "string"}}), json!({"a": {"type": "string", "nullable": true}}))]
+#[case::atomic_by_default(json!({"a": {"type": "array", "items": {"type": "string"}}}), json!({"a": {"type": "array", "x-kubernetes-list-type": "atomic", "items": {"type": "string"}}}))]
+#[case::any_of_grows(
+    json!({"a": {"type": "string", "anyOf": [{"minLength": 3}, {"pattern": "^x"}]}}),
+    json!({"a": {"type": "string", "anyOf": [{"minLength": 2}, {"pattern": "^x"}, {"pattern": "^y"}]}}))]
+#[case::one_of_to_any_of(
+    json!({"a": {"type": "string", "oneOf": [{"minLength": 3}, {"pattern": "^x"}]}}),
+    json!({"a": {"type": "string", "anyOf": [{"minLength": 3}, {"pattern": "^x"}]}}))]
+#[case::unknown_format(json!({"a": {"type": "string"}}), json!({"a": {"type": "string", "format": "quantity"}}))]
+#[case::untyped(json!({"a": {"type": "string", "minLength": 3}}), json!({"a": {"x-kubernetes-preserve-unknown-fields": true}}))]
+fn harmless(#[case] old: Value, #[case] new: Value) {
+    let report = forward(&crd(&object(old)), &crd(&object(new)), None);
+    assert_eq!(findings(&report), []);
+    assert_eq!(report.forward, Some(Verdict::Safe));
+}
+
+#[rstest]
+#[case::removed(json!({"a": {"type": "object", "required": ["b"], "properties": {"b": {"type": "string", "enum": ["x"], "default": "x"}}}}), json!({}), Kind::FieldRemoved)]
+#[case::type_changed(json!({"a": {"type": "string"}}), json!({"a": {"type": "integer"}}), Kind::TypeChanged)]
+#[case::narrower_type(json!({"a": {"type": "number"}}), json!({"a": {"type": "integer"}}), Kind::TypeChanged)]
+#[case::enum_value(json!({"a": {"type": "string", "enum": ["x", "y"]}}), json!({"a": {"type": "string", "enum": ["x"]}}), Kind::EnumNarrowed)]
+#[case::enum_added(json!({"a": {"type": "string"}}), json!({"a": {"type": "string", "enum": ["x"]}}), Kind::EnumAdded)]
+#[case::minimum(json!({"a": {"type": "integer"}}), json!({"a": {"type": "integer", "minimum": 1}}), Kind::LimitTightened)]
+#[case::maximum(json!({"a": {"type": "number", "maximum": 3}}), json!({"a": {"type": "number", "maximum": 3, "exclusiveMaximum": true}}), Kind::LimitTightened)]
+#[case::multiple(json!({"a": {"type": "integer", "multipleOf": 2}}), json!({"a": {"type": "integer", "multipleOf": 3}}), Kind::LimitTightened)]
+#[case::length(json!({"a": {"type": "string", "maxLength": 9}}), json!({"a": {"type": "string", "maxLength": 8}}), Kind::LimitTightened)]
+#[case::items(json!({"a": {"type": "array", "items": {"type": "string"}}}), json!({"a": {"type": "array", "items": {"type": "string"}, "maxItems": 3}}), Kind::LimitTightened)]
+#[case::fields(json!({"a": {"type": "object", "additionalProperties": {"type": "string"}}}), json!({"a": {"type": "object", "additionalProperties": {"type": "string"}, "minProperties": 1}}), Kind::LimitTightened)]
+#[case::pattern(json!({"a": {"type": "string"}}), json!({"a": {"type": "string", "pattern": "^x"}}), Kind::PatternAdded)]
+#[case::pattern_changed(json!({"a": {"type": "string", "pattern": "^[a-z0-9]+$"}}), json!({"a": {"type": "string", "pattern": "^[a-z]+$"}}), Kind::PatternChanged)]
+#[case::format(json!({"a": {"type": "string"}}), json!({"a": {"type": "string", "format": "ipv4"}}), Kind::FormatAdded)]
+#[case::int32(json!({"a": {"type": "integer", "format": "int64"}}), json!({"a": {"type": "integer", "format": "int32"}}), Kind::FormatAdded)]
+#[case::set(json!({"a": {"type": "array", "items": {"type": "string"}}}), json!({"a": {"type": "array", "items": {"type": "string"}, "x-kubernetes-list-type": "set"}}), Kind::ListTightened)]
+#[case::rule(json!({"a": {"type": "string"}}), json!({"a": {"type": "string", "x-kubernetes-validations": [{"rule": "self != 'x'"}]}}), Kind::RuleAdded)]
+#[case::immutable(json!({"a": {"type": "string"}}), json!({"a": {"type": "string", "x-kubernetes-validations": [{"rule": "self == oldSelf"}]}}), Kind::TransitionRuleAdded)]
+#[case::rule_changed(
+    json!({"a": {"type": "string", "x-kubernetes-validations": [{"rule": "self != 'x'"}]}}),
+    json!({"a": {"type": "string", "x-kubernetes-validations": [{"rule": "self != 'y'"}]}}), Kind::RuleChanged)]
+#[case::not(json!({"a": {"type": "string"}}), json!({"a": {"type": "string", "not": {"pattern": "^x"}}}), Kind::ChoiceAdded)]
+#[case::one_of(json!({"a": {"type": "string"}}), json!({"a": {"type": "string", "oneOf": [{"pattern": "^x"}, {"minLength": 4}]}}), Kind::ChoiceAdded)]
+#[case::branch_gone(
+    json!({"a": {"type": "string", "anyOf": [{"pattern": "^x"}, {"minLength": 4}, {"maxLength": 2}]}}),
+    json!({"a": {"type": "string", "anyOf": [{"pattern": "^x"}, {"minLength": 4}]}}), Kind::ChoiceAdded)]
+#[case::typed_under_preserving_parent(
+    json!({"a": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}}),
+    json!({"a": {"type": "object", "x-kubernetes-preserve-unknown-fields": true, "properties": {"b": {"type": "string"}}}}), Kind::FreeFieldTyped)]
+#[case::no_longer_preserved(
+    json!({"a": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}}),
+    json!({"a": {"type": "object", "properties": {"b": {"type": "string"}}}}), Kind::UnknownPruned)]
+#[case::map_closed(
+    json!({"a": {"type": "object", "additionalProperties": {"type": "string"}}}),
+    json!({"a": {"type": "object", "properties": {"b": {"type": "string"}}}}), Kind::UnknownPruned)]
+#[case::embedded(
+    json!({"a": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}}),
+    json!({"a": {"type": "object", "x-kubernetes-preserve-unknown-fields": true, "x-kubernetes-embedded-resource": true}}), Kind::EmbeddedAdded)]
+#[case::null_in_list(
+    json!({"a": {"type": "array", "items": {"type": "string", "nullable": true}}}),
+    json!({"a": {"type": "array", "items": {"type": "string"}}}), Kind::NullRejected)]
+fn harmful(#[case] old: Value, #[case] new: Value, #[case] kind: Kind) {
+    let report = forward(&crd(&object(old)), &crd(&object(new)), None);
+    let kinds: Vec<Kind> = findings(&report).iter().map(|(kind, _)| *kind).collect();
+    assert_eq!(kinds, [kind]);
+    assert_ne!(report.forward, Some(Verdict::Safe));
+}
+
+#[rstest]
+#[case::enum_grown(json!({"a": {"type": "string", "enum": ["x"]}}), json!({"a": {"type": "string", "enum": ["x", "y"]}}), Kind::EnumGrown)]
+#[case::default_changed(json!({"a": {"type": "string", "default": "x"}}), json!({"a": {"type": "string", "default": "y"}}), Kind::DefaultChanged)]
+#[case::default_added(json!({"a": {"type": "string"}}), json!({"a": {"type": "string", "default": "y"}}), Kind::DefaultAdded)]
+#[case::default_removed(json!({"a": {"type": "string", "default": "x"}}), json!({"a": {"type": "string"}}), Kind::DefaultRemoved)]
+#[case::null(json!({"a": {"type": "string", "nullable": true}}), json!({"a": {"type": "string"}}), Kind::NullDropped)]
+#[case::map_type(json!({"a": {"type": "object"}}), json!({"a": {"type": "object", "x-kubernetes-map-type": "atomic"}}), Kind::MapTypeChanged)]
+fn surprising(#[case] old: Value, #[case] new: Value, #[case] kind: Kind) {
+    let report = forward(&crd(&object(old)), &crd(&object(new)), None);
+    assert_eq!(findings(&report), [(kind, ".spec.a")]);
+    assert_eq!(report.forward, Some(Verdict::Safe));
+    assert_eq!(report.findings[0].class, Class::Clients);
+}
+
+#[rstest]
+#[case::added(json!({"type": "object", "properties": {"a": {"type": "string"}}}), json!({"type": "object", "required": ["a"], "properties": {"a": {"type": "string"}}}), Verdict::Breaking)]
+#[case::with_default(json!({"type": "object", "properties": {"a": {"type": "string"}}}), json!({"type": "object", "required": ["a"], "properties": {"a": {"type": "string", "default": "x"}}}), Verdict::Safe)]
+#[case::default_gone(json!({"type": "object", "required": ["a"], "properties": {"a": {"type": "string", "default": "x"}}}), json!({"type": "object", "required": ["a"], "properties": {"a": {"type": "string"}}}), Verdict::Breaking)]
+#[case::new_optional_parent(json!({"type": "object"}), json!({"type": "object", "properties": {"a": {"type": "object", "required": ["b"], "properties": {"b": {"type": "string"}}}}}), Verdict::Safe)]
+#[case::optional_now(json!({"type": "object", "required": ["a"], "properties": {"a": {"type": "string"}}}), json!({"type": "object", "properties": {"a": {"type": "string"}}}), Verdict::Safe)]
+fn required(#[case] old: Value, #[case] new: Value, #[case] verdict: Verdict) {
+    assert_eq!(forward(&crd(&old), &crd(&new), None).forward, Some(verdict));
+}
+
+#[test]
+fn metadata_is_always_there() {
+    let versions = |root: Value| {
+        definition(
+            json!({"versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": root}}]}),
+        )
+    };
+    let old = versions(json!({"type": "object", "properties": {"metadata": {"type": "object"}}}));
+    let new = versions(json!({"type": "object", "required": ["metadata"]}));
+    assert_eq!(findings(&forward(&old, &new, None)), []);
+}
+
+#[rstest]
+#[case::new_field_among_one_of(
+    json!({"oneOf": [{"required": ["a"]}, {"required": ["b"]}]}),
+    json!({"oneOf": [{"required": ["a"]}, {"required": ["b"]}, {"required": ["c"]}]}), &[])]
+#[case::at_most_one_of_new(
+    json!({}),
+    json!({"oneOf": [{"required": ["c"]}, {"not": {"anyOf": [{"required": ["c"]}]}}]}), &[])]
+#[case::at_most_one_of_old(
+    json!({}),
+    json!({"oneOf": [{"required": ["a"]}, {"required": ["b"]}]}), &[Kind::ChoiceAdded])]
+#[case::rule_about_new_field(
+    json!({}),
+    json!({"x-kubernetes-validations": [{"rule": "!has(self.c) || has(self.a)"}]}), &[])]
+#[case::rule_about_old_field(
+    json!({}),
+    json!({"x-kubernetes-validations": [{"rule": "!has(self.a) || has(self.b)"}]}), &[Kind::RuleAdded])]
+fn what_old_objects_cannot_have(#[case] old: Value, #[case] new: Value, #[case] kinds: &[Kind]) {
+    let with = |extra: Value, fields: &[&str]| {
+        let mut schema = extra;
+        schema["type"] = "object".into();
+        for field in fields {
+            schema["properties"][*field] = json!({"type": "string"});
+        }
+        crd(&schema)
+    };
+    let report = forward(&with(old, &["a", "b"]), &with(new, &["a", "b", "c"]), None);
+    let found: Vec<Kind> = findings(&report).iter().map(|(kind, _)| *kind).collect();
+    assert_eq!(found, kinds);
+}
+
+#[rstest]
+#[case(None, Class::RejectsObjects, false)]
+#[case(Some("1.29"), Class::RejectsObjects, false)]
+#[case(Some("1.31"), Class::Clients, true)]
+#[case(Some("1.33"), Class::Clients, true)]
+fn ratcheting_spares_stored_objects(
+    #[case] server: Option<&str>,
+    #[case] class: Class,
+    #[case] ratcheted: bool,
+) {
+    let old = crd(&object(json!({"a": {"type": "string"}})));
+    let new = crd(&object(json!({"a": {"type": "string", "maxLength": 3}})));
+    let report = forward(&old, &new, server);
+    assert_eq!(
+        (report.findings[0].class, report.findings[0].ratcheted),
+        (class, ratcheted)
+    );
+    assert_eq!(report.forward, Some(Verdict::Breaking));
+}
+
+#[test]
+fn lists_that_become_sets_are_not_ratcheted() {
+    let old = crd(&object(
+        json!({"a": {"type": "array", "items": {"type": "string"}}}),
+    ));
+    let new = crd(&object(
+        json!({"a": {"type": "array", "x-kubernetes-list-type": "set", "items": {"type": "string"}}}),
+    ));
+    assert_eq!(
+        forward(&old, &new, Some("1.34")).findings[0].class,
+        Class::RejectsObjects
+    );
+}

@@ -1,0 +1,429 @@
+//! Laws that hold for all schemas and values, tried on random ones: nothing changes between a schema and itself; what
+//! is lost or refused was said to be; our validator agrees with a general one; nothing panics.
+
+use gantry_fleet_domain::crd_diff::{
+    Crd, Direction, Options, Report, Verdict, compare,
+    object::{Checker, fill_in, prune},
+    parse_schema,
+    schema::Schema,
+};
+use proptest::prelude::*;
+use serde_json::{Map, Value, json};
+
+const NAMES: [&str; 4] = ["a", "b", "c", "d"];
+
+fn scalar() -> impl Strategy<Value = Value> {
+    prop_oneof![
+        Just(Value::Null),
+        any::<bool>().prop_map(Value::from),
+        (-4_i64..8).prop_map(Value::from),
+        (-4_i64..8).prop_map(|n| json!(n as f64 / 2.0)),
+        "[ab0]{0,4}".prop_map(Value::from),
+    ]
+}
+
+fn value() -> impl Strategy<Value = Value> {
+    scalar().prop_recursive(4, 24, 4, |inner| {
+        prop_oneof![
+            prop::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
+            fields(inner).prop_map(Value::Object),
+        ]
+    })
+}
+
+fn fields<S: Strategy<Value = Value>>(inner: S) -> impl Strategy<Value = Map<String, Value>> {
+    prop::collection::btree_map(prop::sample::select(&NAMES[..]), inner, 0..4).prop_map(|fields| {
+        fields
+            .into_iter()
+            .map(|(name, value)| (name.to_owned(), value))
+            .collect()
+    })
+}
+
+/// What may stand beside a type, of which each is taken or left.
+fn limit() -> impl Strategy<Value = (&'static str, Value)> {
+    prop_oneof![
+        (0_u64..4).prop_map(|n| ("minLength", json!(n))),
+        (0_u64..5).prop_map(|n| ("maxLength", json!(n))),
+        prop::sample::select(vec!["^a", "b$", "^[ab]*$", "0", "^a+$", ".*"])
+            .prop_map(|p| ("pattern", json!(p))),
+        (-3_i64..6).prop_map(|n| ("minimum", json!(n))),
+        (-3_i64..6).prop_map(|n| ("maximum", json!(n as f64 + 0.5))),
+        any::<bool>().prop_map(|b| ("exclusiveMinimum", json!(b))),
+        (1_i64..4).prop_map(|n| ("multipleOf", json!(n))),
+        (0_u64..3).prop_map(|n| ("minItems", json!(n))),
+        (0_u64..4).prop_map(|n| ("maxItems", json!(n))),
+        (0_u64..3).prop_map(|n| ("minProperties", json!(n))),
+        (0_u64..4).prop_map(|n| ("maxProperties", json!(n))),
+        prop::collection::vec(scalar(), 1..4).prop_map(|values| ("enum", Value::from(values))),
+        any::<bool>().prop_map(|b| ("nullable", json!(b))),
+    ]
+}
+
+fn limits() -> impl Strategy<Value = Map<String, Value>> {
+    prop::collection::vec(limit(), 0..3).prop_map(|limits| {
+        limits
+            .into_iter()
+            .map(|(name, value)| (name.to_owned(), value))
+            .collect()
+    })
+}
+
+fn required() -> impl Strategy<Value = Value> {
+    prop::sample::subsequence(&NAMES[..], 0..3).prop_map(|names| json!(names))
+}
+
+/// A branch of a combination: no types, as the server asks for.
+fn branch() -> impl Strategy<Value = Value> {
+    prop_oneof![
+        limits().prop_map(|mut limits| {
+            limits.remove("nullable");
+            Value::Object(limits)
+        }),
+        required().prop_map(|names| json!({"required": names})),
+    ]
+}
+
+fn combination() -> impl Strategy<Value = Map<String, Value>> {
+    let branches = || prop::collection::vec(branch(), 1..4);
+    prop_oneof![
+        4 => Just(Map::new()),
+        1 => branches().prop_map(|b| Map::from_iter([("anyOf".to_owned(), Value::from(b))])),
+        1 => branches().prop_map(|b| Map::from_iter([("oneOf".to_owned(), Value::from(b))])),
+        1 => branches().prop_map(|b| Map::from_iter([("allOf".to_owned(), Value::from(b))])),
+        1 => branch().prop_map(|b| Map::from_iter([("not".to_owned(), b)])),
+    ]
+}
+
+fn schema() -> impl Strategy<Value = Value> {
+    let leaf = (
+        prop::sample::select(vec!["string", "integer", "number", "boolean"]),
+        limits(),
+        combination(),
+    )
+        .prop_map(|(kind, limits, combination)| {
+            let mut schema = json!({"type": kind});
+            extend(&mut schema, limits);
+            extend(&mut schema, combination);
+            schema
+        });
+    let leaf = prop_oneof![
+        8 => leaf,
+        1 => Just(json!({"x-kubernetes-int-or-string": true})),
+        1 => Just(json!({"x-kubernetes-preserve-unknown-fields": true})),
+    ];
+    leaf.prop_recursive(3, 16, 4, |inner| {
+        prop_oneof![
+            (
+                fields(inner.clone()),
+                required(),
+                limits(),
+                combination(),
+                any::<bool>()
+            )
+                .prop_map(|(properties, required, limits, combination, preserve)| {
+                    let mut schema =
+                        json!({"type": "object", "properties": properties, "required": required});
+                    if preserve {
+                        schema["x-kubernetes-preserve-unknown-fields"] = true.into();
+                    }
+                    extend(&mut schema, limits);
+                    extend(&mut schema, combination);
+                    schema
+                }),
+            (inner.clone(), limits()).prop_map(|(values, limits)| {
+                let mut schema = json!({"type": "object", "additionalProperties": values});
+                extend(&mut schema, limits);
+                schema
+            }),
+            (inner, limits(), any::<bool>()).prop_map(|(items, limits, set)| {
+                let mut schema = json!({"type": "array", "items": items});
+                if set {
+                    schema["x-kubernetes-list-type"] = "set".into();
+                }
+                extend(&mut schema, limits);
+                schema
+            }),
+        ]
+    })
+}
+
+fn extend(schema: &mut Value, more: Map<String, Value>) {
+    if let Some(schema) = schema.as_object_mut() {
+        schema.extend(more);
+    }
+}
+
+/// A small change somewhere in a schema: most pairs of random schemas have nothing in common.
+fn changed() -> impl Strategy<Value = (Value, Value)> {
+    (
+        schema(),
+        schema(),
+        limits(),
+        combination(),
+        scalar(),
+        any::<prop::sample::Index>(),
+        0..9_u8,
+    )
+        .prop_map(|(old, other, limits, combination, default, index, how)| {
+            let mut new = old.clone();
+            let mut places = Vec::new();
+            list_places(&old, String::new(), &mut places);
+            let place = &places[index.index(places.len())];
+            let node = new.pointer_mut(place).unwrap();
+            match how {
+                0 => *node = other,
+                1 | 2 => extend(node, limits),
+                3 => extend(node, combination),
+                4 => {
+                    let fields = node.as_object_mut().unwrap();
+                    if let Some(name) = fields.keys().find(|name| *name != "type").cloned() {
+                        fields.remove(&name);
+                    }
+                }
+                5 if node["properties"].is_object() => node["properties"]["b"] = other,
+                6 if node["properties"].is_object() => node["required"] = json!(["a", "c"]),
+                7 if node["properties"].is_object() => {
+                    node["properties"].as_object_mut().unwrap().remove("a");
+                }
+                // A server refuses a default that its own schema refuses.
+                8 if Checker::default().accepts(&parse_schema(node), &default) && !default.is_null() => {
+                    node["default"] = default;
+                }
+                _ => extend(node, limits),
+            }
+            (old, new)
+        })
+}
+
+fn list_places(schema: &Value, path: String, places: &mut Vec<String>) {
+    for (name, property) in schema["properties"].as_object().into_iter().flatten() {
+        list_places(property, format!("{path}/properties/{name}"), places);
+    }
+    for child in ["items", "additionalProperties"] {
+        if schema[child].is_object() {
+            list_places(&schema[child], format!("{path}/{child}"), places);
+        }
+    }
+    places.push(path);
+}
+
+fn crd(spec: &Value) -> Crd {
+    Crd::parse(&json!({
+        "metadata": {"name": "things.example.com"},
+        "spec": {
+            "group": "example.com", "names": {"plural": "things", "kind": "Thing"},
+            "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": {
+                "type": "object", "properties": {"spec": spec},
+            }}}],
+        },
+    }))
+    .unwrap()
+}
+
+fn report(old: &Value, new: &Value) -> Report {
+    let options = Options {
+        forward: true,
+        backward: true,
+        ..Options::default()
+    };
+    compare(&[crd(old)], &[crd(new)], &options)
+}
+
+/// A server that has one schema.
+struct Server {
+    schema: Schema,
+    checker: Checker,
+}
+
+impl Server {
+    fn new(schema: &Value) -> Self {
+        Self {
+            schema: parse_schema(&json!({"type": "object", "properties": {"spec": schema}})),
+            checker: Checker::default(),
+        }
+    }
+
+    /// An object as it is stored; nothing if it is refused.
+    fn store(&mut self, value: &Value) -> Option<Value> {
+        let mut object = json!({"spec": value});
+        prune(&self.schema, &mut object, false);
+        fill_in(&self.schema, &mut object);
+        self.checker.accepts(&self.schema, &object).then_some(object)
+    }
+
+    /// What a stored object comes to: whether fields are lost, and whether it is refused.
+    fn meet(&mut self, object: &Value) -> (bool, bool) {
+        let mut object = object.clone();
+        let lost = !prune(&self.schema, &mut object, false).is_empty();
+        fill_in(&self.schema, &mut object);
+        (lost, !self.checker.accepts(&self.schema, &object))
+    }
+}
+
+/// The same schema in the words of JSON Schema.
+fn general(schema: &Value) -> Value {
+    let Some(node) = schema.as_object() else {
+        return schema.clone();
+    };
+    let mut out = Map::new();
+    for (name, value) in node {
+        match name.as_str() {
+            "properties" => {
+                let children: Map<String, Value> = value
+                    .as_object()
+                    .unwrap()
+                    .iter()
+                    .map(|(name, child)| (name.clone(), general(child)))
+                    .collect();
+                out.insert(name.clone(), Value::Object(children));
+            }
+            "items" | "additionalProperties" | "not" => {
+                out.insert(name.clone(), general(value));
+            }
+            "anyOf" | "oneOf" | "allOf" => {
+                out.insert(
+                    name.clone(),
+                    value.as_array().unwrap().iter().map(general).collect(),
+                );
+            }
+            "type" if node.get("nullable") == Some(&Value::Bool(true)) => {
+                out.insert(name.clone(), json!([value, "null"]));
+            }
+            "x-kubernetes-int-or-string" => {
+                out.insert("type".to_owned(), json!(["integer", "string"]));
+            }
+            "minimum" if node.get("exclusiveMinimum") == Some(&Value::Bool(true)) => {
+                out.insert("exclusiveMinimum".to_owned(), value.clone());
+            }
+            "x-kubernetes-list-type" if value == "set" => {
+                out.insert("uniqueItems".to_owned(), true.into());
+            }
+            "exclusiveMinimum" | "nullable" | "default" => {}
+            _ => {
+                out.insert(name.clone(), value.clone());
+            }
+        }
+    }
+    Value::Object(out)
+}
+
+/// JSON of any shape that has the words of a definition in it.
+fn anything() -> impl Strategy<Value = Value> {
+    let words = vec![
+        "spec",
+        "versions",
+        "schema",
+        "openAPIV3Schema",
+        "properties",
+        "items",
+        "allOf",
+        "anyOf",
+        "oneOf",
+        "not",
+        "type",
+        "enum",
+        "default",
+        "required",
+        "pattern",
+        "minimum",
+        "exclusiveMinimum",
+        "additionalProperties",
+        "metadata",
+        "name",
+        "names",
+        "x-kubernetes-validations",
+        "rule",
+        "x-kubernetes-list-type",
+        "x-kubernetes-list-map-keys",
+        "x-kubernetes-preserve-unknown-fields",
+        "x-kubernetes-int-or-string",
+        "status",
+        "conversion",
+        "subresources",
+    ];
+    let leaf = prop_oneof![
+        scalar(),
+        any::<f64>().prop_map(|n| json!(n)),
+        any::<u64>().prop_map(Value::from),
+        prop::sample::select(vec![
+            "object",
+            "string",
+            "array",
+            "integer",
+            "map",
+            "set",
+            "(",
+            "^a{1000}{1000}$",
+            "oldSelf"
+        ])
+        .prop_map(Value::from),
+    ];
+    leaf.prop_recursive(8, 96, 6, move |inner| {
+        prop_oneof![
+            prop::collection::vec(inner.clone(), 0..5).prop_map(Value::from),
+            prop::collection::vec((prop::sample::select(words.clone()), inner), 0..6).prop_map(|fields| {
+                Value::Object(
+                    fields
+                        .into_iter()
+                        .map(|(name, value)| (name.to_owned(), value))
+                        .collect(),
+                )
+            }),
+        ]
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn nothing_changes_between_a_schema_and_itself(schema in schema()) {
+        prop_assert!(report(&schema, &schema).findings.is_empty());
+    }
+
+    #[test]
+    fn what_is_lost_or_refused_was_said((old, new) in changed(), values in prop::collection::vec(value(), 24)) {
+        let report = report(&old, &new);
+        for (from, to, verdict, direction) in [
+            (&old, &new, report.forward, Direction::Forward),
+            (&new, &old, report.backward, Direction::Backward),
+        ] {
+            let (mut before, mut after) = (Server::new(from), Server::new(to));
+            for object in values.iter().filter_map(|value| before.store(value)) {
+                let (lost, refused) = after.meet(&object);
+                prop_assert!(
+                    !(lost || refused) || verdict != Some(Verdict::Safe),
+                    "{direction}: {object} is lost ({lost}) or refused ({refused}) by {to}, was {from}: {:?}", report.findings
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn the_validator_agrees_with_a_general_one(schema in schema(), values in prop::collection::vec(value(), 8)) {
+        let ours = parse_schema(&schema);
+        let mut checker = Checker::default();
+        let theirs = jsonschema::validator_for(&general(&schema)).unwrap();
+        for value in values {
+            prop_assert_eq!(
+                checker.accepts(&ours, &value), theirs.is_valid(&value), "{} under {}", value, schema
+            );
+        }
+    }
+
+    #[test]
+    fn nothing_panics(old in anything(), new in anything(), value in value()) {
+        let wrap = |schema: &Value| crd(schema);
+        let options = Options { forward: true, backward: true, ..Options::default() };
+        let _ = compare(&[wrap(&old)], &[wrap(&new)], &options);
+        let _ = Server::new(&new).meet(&json!({"spec": value}));
+        if let (Ok(old), Ok(new)) = (Crd::parse(&old), Crd::parse(&new)) {
+            let _ = compare(&[old], &[new], &options);
+        }
+        let versions = |v: &Value| json!({"metadata": {"name": "x"}, "spec": {"versions": [v]}});
+        if let (Ok(old), Ok(new)) = (Crd::parse(&versions(&old)), Crd::parse(&versions(&new))) {
+            let _ = compare(&[old], &[new], &options);
+        }
+    }
+}

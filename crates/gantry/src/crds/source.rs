@@ -1,0 +1,217 @@
+//! Where definitions and objects are read from: files, folders, charts, standard input. Clusters are `live`'s.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    io::Read,
+    path::{Path, PathBuf},
+    str::FromStr,
+};
+
+use anyhow::{Context as _, bail};
+use gantry_fleet_domain::crd_diff::{Crd, is_definition};
+use serde_json::Value;
+
+use super::{chart, documents};
+
+/// One file may be this large; a set of definitions is rarely more than a tenth of it.
+pub const MAX_FILE: u64 = 64 << 20;
+const MAX_FILES: usize = 20_000;
+const MAX_FOLDERS_DEEP: usize = 32;
+
+/// What OLD, NEW and --objects name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    Path(PathBuf),
+    Stdin,
+    /// With the name of a context, or the current one.
+    Cluster(Option<String>),
+}
+
+impl FromStr for Source {
+    type Err = std::convert::Infallible;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Ok(match text.strip_prefix("cluster:") {
+            Some("") => Self::Cluster(None),
+            Some(context) => Self::Cluster(Some(context.to_owned())),
+            None if text == "-" => Self::Stdin,
+            None => Self::Path(text.into()),
+        })
+    }
+}
+
+impl std::fmt::Display for Source {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Path(path) => write!(f, "{}", path.display()),
+            Self::Stdin => f.write_str("standard input"),
+            Self::Cluster(None) => f.write_str("the current cluster"),
+            Self::Cluster(Some(context)) => write!(f, "cluster {context}"),
+        }
+    }
+}
+
+/// A set of definitions, and where each was found.
+#[derive(Debug, Default)]
+pub struct Definitions {
+    pub crds: Vec<Crd>,
+    pub files: BTreeMap<String, String>,
+    pub notes: Vec<String>,
+}
+
+impl Definitions {
+    /// Takes a document if it is a definition. The first of a name counts, as when a chart ships one twice.
+    pub fn take(&mut self, document: &Value, file: &str) {
+        if !is_definition(document) {
+            return;
+        }
+        match Crd::parse(document) {
+            Ok(crd) if self.files.contains_key(&crd.name) => {
+                let first = &self.files[&crd.name];
+                self.notes.push(format!(
+                    "{} is in {first} and in {file}; the first was taken",
+                    crd.name
+                ));
+            }
+            Ok(crd) => {
+                self.files.insert(crd.name.clone(), file.to_owned());
+                self.crds.push(crd);
+            }
+            Err(error) => self
+                .notes
+                .push(format!("a definition in {file} is not compared: {error}")),
+        }
+    }
+}
+
+/// One file as it was read, wherever it lay.
+#[derive(Debug)]
+pub struct File {
+    pub path: String,
+    pub bytes: Vec<u8>,
+    /// Of a chart's `templates`, where Go's template language may be mixed in.
+    pub template: bool,
+}
+
+/// All definitions of a file, folder, chart or standard input.
+pub fn definitions(source: &Source) -> anyhow::Result<Definitions> {
+    let mut found = Definitions::default();
+    visit(source, &mut |file| {
+        let (documents, notes) = documents::read(&file)?;
+        found.notes.extend(notes);
+        for document in documents {
+            found.take(&document, &file.path);
+        }
+        Ok(())
+    })?;
+    if found.crds.is_empty() {
+        bail!("{source} has no custom resource definition");
+    }
+    Ok(found)
+}
+
+/// Hands over every file that may hold documents, one at a time.
+pub fn visit(source: &Source, each: &mut dyn FnMut(File) -> anyhow::Result<()>) -> anyhow::Result<()> {
+    match source {
+        Source::Cluster(_) => bail!("{source} has no files"),
+        Source::Stdin => {
+            let mut bytes = Vec::new();
+            let size = std::io::stdin().take(MAX_FILE + 1).read_to_end(&mut bytes)?;
+            if size as u64 > MAX_FILE {
+                bail!("standard input is larger than {} MB", MAX_FILE >> 20);
+            }
+            each(File {
+                path: "standard input".to_owned(),
+                bytes,
+                template: false,
+            })
+        }
+        Source::Path(path) => {
+            let about = fs::metadata(path).with_context(|| format!("failed to read {}", path.display()))?;
+            if about.is_dir() {
+                let mut left = MAX_FILES;
+                folder(path, false, MAX_FOLDERS_DEEP, &mut left, each)
+            } else {
+                file(path, false, each)
+            }
+        }
+    }
+}
+
+/// A folder; a chart's folder as Helm looks at it.
+fn folder(
+    path: &Path,
+    template: bool,
+    depth: usize,
+    left: &mut usize,
+    each: &mut dyn FnMut(File) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    if depth == 0 {
+        bail!("{} is nested too deeply", path.display());
+    }
+    let is_chart = path.join("Chart.yaml").is_file();
+    let mut entries: Vec<PathBuf> = fs::read_dir(path)
+        .with_context(|| format!("failed to list {}", path.display()))?
+        .map(|entry| entry.map(|entry| entry.path()))
+        .collect::<Result<_, _>>()?;
+    entries.sort();
+    for entry in entries {
+        let name = entry
+            .file_name()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned();
+        let kind = fs::symlink_metadata(&entry)?.file_type();
+        if kind.is_dir() {
+            if name.starts_with('.')
+                || (is_chart && !matches!(name.as_str(), "crds" | "templates" | "charts"))
+            {
+                continue;
+            }
+            let template = template || (is_chart && name == "templates");
+            folder(&entry, template, depth - 1, left, each)?;
+        } else if !is_chart && documents::may_hold(&name) {
+            if *left == 0 {
+                bail!("more than {MAX_FILES} files");
+            }
+            *left -= 1;
+            file(&entry, template, each)?;
+        }
+    }
+    Ok(())
+}
+
+fn file(path: &Path, template: bool, each: &mut dyn FnMut(File) -> anyhow::Result<()>) -> anyhow::Result<()> {
+    let name = path.display().to_string();
+    let context = || format!("failed to read {name}");
+    let size = fs::metadata(path).with_context(context)?.len();
+    if size > MAX_FILE {
+        bail!("{name} is larger than {} MB", MAX_FILE >> 20);
+    }
+    let bytes = fs::read(path).with_context(context)?;
+    if chart::is_archive(&name) {
+        return chart::unpack(&name, &bytes, each);
+    }
+    each(File {
+        path: name,
+        bytes,
+        template,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::Source;
+
+    #[rstest]
+    #[case("cluster:", Source::Cluster(None))]
+    #[case("cluster:prod", Source::Cluster(Some("prod".to_owned())))]
+    #[case("-", Source::Stdin)]
+    #[case("charts/x.tgz", Source::Path("charts/x.tgz".into()))]
+    fn what_is_meant(#[case] text: &str, #[case] source: Source) {
+        assert_eq!(text.parse::<Source>().unwrap(), source);
+    }
+}
