@@ -75,7 +75,9 @@ pub fn hand_over(live: &DynamicObject, manager: &str) -> Option<Value> {
             kept.push(entry);
         }
     }
-    theirs.iter().for_each(|entry| unite(&mut fields, entry));
+    for entry in &theirs {
+        unite(&mut fields, entry);
+    }
     ours.fields_v1 = serde_json::from_value(Value::Object(fields)).ok();
     kept.push(&ours);
     Some(json!({"metadata": {"resourceVersion": live.metadata.resource_version, "managedFields": kept}}))

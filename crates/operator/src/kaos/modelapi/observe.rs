@@ -53,17 +53,14 @@ async fn observe_claim(storage: &ClaimStorage, root: &ObjectKey, context: &Conte
     let key = ObjectKey::new(root.namespace.clone(), name);
     let resource = ApiResource::erase::<PersistentVolumeClaim>(&());
     let client = context.caller.client();
-    let live: Option<PersistentVolumeClaim> = match context.children.cached(&resource, &key) {
-        Some(child) => Some(child.parse()?),
+    let live: Option<PersistentVolumeClaim> = if let Some(child) = context.children.cached(&resource, &key) {
+        Some(child.parse()?)
+    } else {
         // Somebody else's, or none: the pods that want it tell us of changes.
-        None => {
-            let api = Api::namespaced(client.clone(), &key.namespace);
-            let read = api.get_opt(&key.name);
-            context
-                .caller
-                .read(format!("get PersistentVolumeClaim {key}"), read)
-                .await?
-        }
+        let api = Api::namespaced(client.clone(), &key.namespace);
+        let read = api.get_opt(&key.name);
+        let action = format!("get PersistentVolumeClaim {key}");
+        context.caller.read(action, read).await?
     };
     let class = live
         .as_ref()
