@@ -142,6 +142,15 @@ impl<C: Controller> Driver<C> {
         let patch = Patch::Apply(patch);
         let call = api.patch_status(&name, &params, &patch);
         let mut written = self.context.caller.write(action, call).await?;
+        if let Some(rest) = leftovers(&json!(C::status(&written)), &json!(status)) {
+            let patch = Patch::Merge(json!({
+                "metadata": {"uid": written.uid(), "resourceVersion": written.resource_version()}, "status": rest,
+            }));
+            let params = PatchParams::default();
+            let call = api.patch_status(&name, &params, &patch);
+            let action = format!("clear the status of {} {name}", C::Kind::kind(&()));
+            written = self.context.caller.write(action, call).await?;
+        }
         written.meta_mut().managed_fields = None;
         // So that the next visit compares with what we wrote, also when the watch is slower.
         let key = ObjectKey::of(written.meta());
@@ -360,6 +369,23 @@ fn as_verdict(condition: &Condition) -> Verdict {
     Verdict::new(truth, condition.reason.clone(), condition.message.clone())
 }
 
+/// A merge patch that removes what a status still has and should not: fields that an original operator wrote, and on
+/// old servers those of ours that `kubectl replace` made nobody's. Lists are left alone.
+fn leftovers(found: &Value, wanted: &Value) -> Option<Value> {
+    let (Value::Object(found), Value::Object(wanted)) = (found, wanted) else {
+        return None;
+    };
+    let surplus = found.iter().filter_map(|(name, value)| {
+        let rest = match wanted.get(name) {
+            None => Some(Value::Null),
+            Some(wanted) => leftovers(value, wanted),
+        };
+        rest.map(|rest| (name.clone(), rest))
+    });
+    let surplus: serde_json::Map<String, Value> = surplus.collect();
+    (!surplus.is_empty()).then_some(Value::Object(surplus))
+}
+
 /// The uid makes the server refuse when the object was replaced by a namesake meanwhile.
 fn status_patch<K: Resource<DynamicType = ()>>(meta: &ObjectMeta, status: Value) -> Value {
     json!({
@@ -368,4 +394,18 @@ fn status_patch<K: Resource<DynamicType = ()>>(meta: &ObjectMeta, status: Value)
         "metadata": {"name": meta.name, "namespace": meta.namespace, "uid": meta.uid},
         "status": status,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_is_not_wanted_any_more_is_cleared() {
+        let found = json!({"endpoint": "x", "phase": "Ready", "links": {"a": "1", "b": "2"}, "list": [1, 2]});
+        let wanted = json!({"phase": "Failed", "links": {"a": "3"}, "list": [1], "new": true});
+        let rest = json!({"endpoint": null, "links": {"b": null}});
+        assert_eq!(leftovers(&found, &wanted), Some(rest));
+        assert_eq!(leftovers(&wanted, &wanted), None);
+    }
 }
