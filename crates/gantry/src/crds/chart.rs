@@ -15,7 +15,7 @@ const MAX_NESTED: usize = 4;
 
 pub fn is_archive(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
-    name.ends_with(".tgz") || name.ends_with(".tar.gz")
+    [".tgz", ".tar.gz"].iter().any(|ending| name.ends_with(ending))
 }
 
 pub fn unpack(

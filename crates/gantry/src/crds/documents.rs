@@ -133,6 +133,8 @@ fn without_actions(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::fmt::Write as _;
+
     use super::*;
 
     fn file(text: &str, template: bool) -> File {
@@ -176,7 +178,7 @@ mod tests {
         for level in 1..9 {
             let before = level - 1;
             let aliases = vec![format!("*a{before}"); 10].join(", ");
-            let _ = write!(text, "a{level}: &a{level} [{aliases}]\n");
+            let _ = writeln!(text, "a{level}: &a{level} [{aliases}]");
         }
         assert!(read(&file(&text, false)).is_err());
     }

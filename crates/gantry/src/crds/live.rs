@@ -129,12 +129,9 @@ impl Cluster {
                     each(item);
                 }
             }
-            token = page["metadata"]["continue"]
-                .as_str()
-                .unwrap_or_default()
-                .to_owned();
-            if token.is_empty() {
-                return Ok(Ok(()));
+            match page["metadata"]["continue"].as_str() {
+                Some(next) if !next.is_empty() => next.clone_into(&mut token),
+                _ => return Ok(Ok(())),
             }
         }
     }
