@@ -13,7 +13,13 @@ from devlib import DEV, REPO, Failure, locked, state_dir
 
 CLUSTER = "gantry"
 NAMESPACE = "gantry-system"
-EXAMPLES = REPO / "examples"
+# One object per file. kubectl takes the files of a folder, and not those of folders in it.
+EXAMPLES = [REPO / "examples", REPO / "examples/kaos"]
+
+
+def example_files() -> list[str]:
+    """As arguments of kubectl."""
+    return [word for folder in EXAMPLES for word in ("-f", str(folder))]
 
 
 def lock():
