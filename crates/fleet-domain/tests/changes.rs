@@ -1,5 +1,8 @@
 //! One row per change of a schema: which finding it is, and how bad.
 
+// Helpers of tests, where a panic is a failed test.
+#![allow(clippy::unwrap_used)]
+
 use gantry_fleet_domain::crd_diff::{
     Class, Crd, Impact, Kind, Options, Report, ServerVersion, Verdict, compare,
 };

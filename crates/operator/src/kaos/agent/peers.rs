@@ -200,7 +200,9 @@ mod tests {
                 for agent in &mut graph {
                     agent.0 = if agent.0 == Started { Ready } else { agent.0 };
                 }
-                started.into_iter().for_each(|me| graph[me].0 = Started);
+                for me in started {
+                    graph[me].0 = Started;
+                }
             }
             for me in (0..graph.len()).filter(|me| before[*me].0 == Waits) {
                 let needed = reachable(&before, me, |state| state == Waits);
