@@ -1,5 +1,8 @@
 //! What is not schema: the set, versions, names, conversion, subresources; both directions, waivers, proofs.
 
+// Helpers of tests, where a panic is a failed test.
+#![allow(clippy::unwrap_used)]
+
 use gantry_fleet_domain::crd_diff::{
     Crd, Harm, Impact, Kind, Options, Prover, Report, Verdict, Waiver, compare, render,
 };
@@ -231,7 +234,9 @@ fn objects_tell_a_break_that_hurts_from_one_that_does_not() {
     let prove = |objects: &[Value], server: Option<&str>| {
         let server = server.map(|s| s.parse().unwrap());
         let mut prover = Prover::new("here", Some(&old), &new, "v1", server).unwrap();
-        objects.iter().for_each(|object| prover.put(object));
+        for object in objects {
+            prover.put(object);
+        }
         prover.finish()
     };
     let objects = [

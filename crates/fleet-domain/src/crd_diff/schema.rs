@@ -300,6 +300,16 @@ impl Schema {
                 .is_none_or(|property| property.default.is_none())
     }
 
+    /// Whether an object may be refused because this field was dropped from it.
+    pub fn misses(&self, name: &str) -> bool {
+        self.demands(name) || self.counts_fields()
+    }
+
+    /// Whether an object may be refused for having too few fields, whichever they are.
+    pub fn counts_fields(&self) -> bool {
+        self.limits.fields.min > 0
+    }
+
     /// Whether a field of this name survives pruning here.
     pub fn keeps(&self, name: &str) -> bool {
         self.preserve

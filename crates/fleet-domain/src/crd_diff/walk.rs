@@ -107,7 +107,7 @@ fn object<'a>(sink: &mut Sink<'a>, old: &'a Schema, new: &'a Schema, stand: Stan
         match (old.properties.get(name), new.properties.get(name)) {
             (Some(before), Some(after)) => {
                 default(sink, name, before, after, new);
-                child(sink, Step::Field(name), before, after, new.demands(name), work);
+                child(sink, Step::Field(name), before, after, new.misses(name), work);
             }
             (Some(before), None) => gone(sink, name, before, old, new, stand, work),
             (None, Some(after)) => came(sink, name, after, old, new, stand, closes, work),
@@ -116,7 +116,9 @@ fn object<'a>(sink: &mut Sink<'a>, old: &'a Schema, new: &'a Schema, stand: Stan
     }
     required(sink, old, new, stand);
     match (&old.additional, &new.additional) {
-        (Some(before), Some(after)) => child(sink, Step::Values, before, after, false, work),
+        (Some(before), Some(after)) => {
+            child(sink, Step::Values, before, after, new.counts_fields(), work);
+        }
         (Some(_), None) if new.preserve => sink.add(Kind::Loosened, "a map", "any fields"),
         (Some(_), None) => sink.add(Kind::UnknownPruned, "a map with any keys", shorten_fields(new)),
         (None, Some(after)) if old.preserve && !after.is_open() => {
@@ -166,7 +168,7 @@ fn gone<'a>(
         return;
     }
     if let Some(values) = &new.additional {
-        child(sink, Step::Field(name), before, values, new.demands(name), work);
+        child(sink, Step::Field(name), before, values, new.misses(name), work);
     } else if new.preserve {
         sink.add_child(Kind::Loosened, Step::Field(name), shape(before), "anything");
     } else if !before.unstructured || old.preserve {
@@ -194,7 +196,7 @@ fn came<'a>(
         return;
     }
     if let Some(values) = &old.additional {
-        child(sink, Step::Field(name), values, after, new.demands(name), work);
+        child(sink, Step::Field(name), values, after, new.misses(name), work);
     } else if old.preserve {
         if !closes && !after.is_open() {
             sink.add_child(Kind::FreeFieldTyped, Step::Field(name), "anything", shape(after));
