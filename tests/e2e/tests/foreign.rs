@@ -131,8 +131,15 @@ async fn a_real_autoscaler_scales_a_server_and_is_not_fought() -> anyhow::Result
     cluster
         .apply(&mcpserver_resource(), &server("a", changed))
         .await?;
-    wait_ready(&cluster, &mcpserver_resource(), "a", "True", None).await?;
-    assert_eq!(replicas().await?, 4);
+    // In one look: later the autoscaler sees new pods, which are not busy, and has its own idea.
+    let spec = eventually(async || {
+        let spec = api.get("mcpserver-a").await?.data["spec"].clone();
+        let limits = &spec["template"]["spec"]["containers"][0]["resources"]["limits"];
+        ensure!(limits["memory"] == "600Mi", "{limits}");
+        Ok(spec)
+    })
+    .await?;
+    assert_eq!(spec["replicas"], 4);
     eventually_for(Duration::from_secs(150), async || {
         busy("1m").await?;
         let now = replicas().await?;
