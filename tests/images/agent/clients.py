@@ -12,6 +12,10 @@ class Failed(Exception):
     """What went wrong, in words for a person."""
 
 
+class ToolFailed(Failed):
+    """The tool ran, and did not like what it was given."""
+
+
 def request(method: str, url: str, body: dict | None = None, headers: dict | None = None, timeout: float = 30):
     """Status, headers in small letters, and text."""
     parts = urllib.parse.urlsplit(url)
@@ -96,7 +100,7 @@ class Tools:
         told = self.call("tools/call", {"name": name, "arguments": arguments})
         text = " ".join(part.get("text", "") for part in told.get("content", []))
         if told.get("isError"):
-            raise Failed(f"tool {name}: {text}")
+            raise ToolFailed(f"tool {name}: {text}")
         return text
 
     def call(self, method: str, params: dict) -> dict:
