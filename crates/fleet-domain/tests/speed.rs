@@ -1,6 +1,9 @@
 //! How long a comparison takes, printed and not judged: times are for people. `cargo test --release -p
 //! gantry-fleet-domain --test speed -- --ignored --nocapture`.
 
+// Helpers of tests, where a panic is a failed test.
+#![allow(clippy::unwrap_used)]
+
 use std::time::{Duration, Instant};
 
 use gantry_fleet_domain::crd_diff::{Crd, Options, compare};
@@ -21,7 +24,7 @@ fn large(width: usize, depth: usize, change: usize, count: &mut usize) -> Value 
     let mut properties = Map::new();
     for index in 0..width {
         *count += 1;
-        let touched = change > 0 && *count % change == 0;
+        let touched = change > 0 && count.is_multiple_of(change);
         let mut field = match index % 4 {
             _ if depth > 0 && index < 3 => large(width, depth - 1, change, count),
             0 => json!({"type": "string", "pattern": "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", "maxLength": 63}),
