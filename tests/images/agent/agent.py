@@ -205,7 +205,7 @@ class Server(webapi.Handler):
 
 
 if __name__ == "__main__":
-    level = (os.environ.get("LOG_LEVEL") or "INFO").upper()
+    level = (os.environ.get("AGENT_LOG_LEVEL") or os.environ.get("LOG_LEVEL") or "INFO").upper()
     logging.basicConfig(level=getattr(logging, level, logging.INFO), format="%(levelname)s %(message)s")
     agent = Agent()
     webapi.serve(type("Server", (Server,), {"agent": agent}), "0.0.0.0", agent.port)

@@ -110,6 +110,7 @@ class Trial:
             "OTEL_EXPORTER_OTLP_ENDPOINT": self.reachable,
             "OTEL_EXPORTER_OTLP_PROTOCOL": one_of("grpc", "http/protobuf"),
             "LOG_LEVEL": one_of("trace", "debug", "info", "warning", "warn", "error", "critical"),
+            "AGENT_LOG_LEVEL": one_of("trace", "debug", "info", "warning", "warn", "error", "critical"),
         }
 
     def check(self, name: str):
