@@ -27,6 +27,7 @@ pub mod queue;
 pub mod references;
 pub mod store;
 pub mod takeover;
+mod team;
 pub mod telemetry;
 #[cfg(feature = "testing")]
 pub mod testing;

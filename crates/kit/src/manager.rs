@@ -38,6 +38,7 @@ use crate::{
     queue::Queue,
     references::{References, Source},
     store::{Cached, NamespaceFacts, ObjectKey, Store, controller_owner},
+    team::{StartWorkers, Team, work},
     watch::Watch,
 };
 
@@ -161,8 +162,6 @@ pub struct Manager {
 
 /// The cache of one kind of root.
 pub type Roots<K> = Store<DeserializeGuard<K>>;
-
-type StartWorkers = Box<dyn Fn(&mut JoinSet<()>, &CancellationToken) + Send + Sync>;
 
 impl Manager {
     pub fn new(client: Client, options: Options, metrics: Metrics, children: Vec<ChildResource>) -> Self {
@@ -502,47 +501,6 @@ impl Manager {
     }
 }
 
-/// All workers, which act only while the lease is held.
-struct Team {
-    fence: Fence,
-    workers: Vec<StartWorkers>,
-    everybody: Vec<Arc<dyn Fn() + Send + Sync>>,
-    grace: Duration,
-}
-
-impl Team {
-    async fn lead_until(&self, shutdown: impl Future<Output = ()> + Send) {
-        let mut shutdown = std::pin::pin!(shutdown);
-        loop {
-            tokio::select! {
-                () = &mut shutdown => return,
-                () = self.fence.gained() => {}
-            }
-            // What changed while another led is in the queues; what it was doing when it died need not be.
-            for wake_all in &self.everybody {
-                wake_all();
-            }
-            let stop = CancellationToken::new();
-            let mut workers = JoinSet::new();
-            for start in &self.workers {
-                start(&mut workers, &stop);
-            }
-            tokio::select! {
-                () = &mut shutdown => {
-                    stop.cancel();
-                    let finish = async { while workers.join_next().await.is_some() {} };
-                    if tokio::time::timeout(self.grace, finish).await.is_err() {
-                        tracing::warn!("work still under way was cut off");
-                    }
-                    return;
-                }
-                // Dropping the workers drops their requests: nothing is written after the lease is gone.
-                () = self.fence.lost() => workers.shutdown().await,
-            }
-        }
-    }
-}
-
 /// Whether a controller's first visit waits for this gate: not for the roots of others, unless it looks at them.
 fn concerns<C: Controller>(gate: &str) -> bool {
     let Some(root) = gate.strip_prefix("root ") else {
@@ -550,46 +508,6 @@ fn concerns<C: Controller>(gate: &str) -> bool {
     };
     let name = root.split(' ').next().unwrap_or(root);
     name == C::NAME || C::LOOKS_AT.contains(&name)
-}
-
-async fn work<C: Controller>(driver: &Driver<C>, queue: &Arc<Queue>, stop: &CancellationToken) {
-    loop {
-        let key = tokio::select! {
-            biased;
-            () = stop.cancelled() => return,
-            key = queue.next() => key,
-        };
-        driver.metrics.queue_depth(C::NAME, queue.depth());
-        let visit = Visit {
-            queue,
-            key: &key,
-            finished: false,
-        };
-        driver.visit(&key).await;
-        visit.finish();
-    }
-}
-
-/// Gives the object back to the queue also when the visit is dropped half-way.
-struct Visit<'a> {
-    queue: &'a Queue,
-    key: &'a ObjectKey,
-    finished: bool,
-}
-
-impl Visit<'_> {
-    fn finish(mut self) {
-        self.finished = true;
-    }
-}
-
-impl Drop for Visit<'_> {
-    fn drop(&mut self) {
-        if !self.finished {
-            self.queue.add(self.key.clone());
-        }
-        self.queue.done(self.key);
-    }
 }
 
 fn scoped<K>(client: &Client, namespace: Option<&str>) -> Api<K>
