@@ -118,6 +118,7 @@ pub mod reasons {
     pub const PULL_FAILED: &str = "PullFailed";
     pub const PULLED: &str = "Pulled";
     pub const LOADING: &str = "Loading";
+    pub const STORE_UNREACHABLE: &str = "StoreUnreachable";
     pub const STORE_CONFLICT: &str = "StoreConflict";
     pub const ACCESS_MODE_IMPOSSIBLE: &str = "AccessModeImpossible";
     pub const INVALID_CLAIM: &str = "InvalidClaim";

@@ -1,15 +1,17 @@
 //! The controllers. Each kind is a folder of five files with the same names: see `ARCHITECTURE.md`.
 
 pub mod kaos;
+pub mod ollama;
 pub mod rbac;
 pub mod settings;
 pub mod workload;
 
 use gantry_kit::{Manager, Options, manager::ChildResource, metrics::Metrics};
 use k8s_openapi::api::{
-    apps::v1::Deployment,
-    core::v1::{ConfigMap, PersistentVolumeClaim, Service},
-    networking::v1::NetworkPolicy,
+    apps::v1::{Deployment, StatefulSet},
+    core::v1::{ConfigMap, PersistentVolumeClaim, Service, ServiceAccount},
+    networking::v1::{Ingress, NetworkPolicy},
+    rbac::v1::{Role, RoleBinding},
 };
 use kube::Client;
 
@@ -21,9 +23,14 @@ pub async fn manager(client: Client, options: Options, metrics: Metrics, setting
     let children = vec![
         ChildResource::of::<Deployment>(),
         ChildResource::of::<Service>(),
+        ChildResource::of::<StatefulSet>(),
         ChildResource::of::<ConfigMap>(),
         ChildResource::of::<PersistentVolumeClaim>(),
         ChildResource::of::<NetworkPolicy>(),
+        ChildResource::of::<ServiceAccount>(),
+        ChildResource::of::<Role>(),
+        ChildResource::of::<RoleBinding>(),
+        ChildResource::of::<Ingress>(),
         ChildResource {
             resource: autoscaler.clone(),
             needs_crd: None,
@@ -41,6 +48,13 @@ pub async fn manager(client: Client, options: Options, metrics: Metrics, setting
         agents: manager.roots(),
     };
     manager.add(agents);
+    let models = manager.roots();
+    manager.add(ollama::model::Models::new(
+        client.clone(),
+        settings.clone(),
+        autoscaler.clone(),
+        models,
+    ));
     manager.add(kaos::mcpserver::McpServers::new(
         client,
         settings.clone(),

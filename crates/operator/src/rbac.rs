@@ -75,6 +75,7 @@ pub fn namespaced() -> Vec<PolicyRule> {
         crate::kaos::agent::RBAC,
         crate::kaos::mcpserver::RBAC,
         crate::kaos::modelapi::RBAC,
+        crate::ollama::model::RBAC,
     ])
 }
 

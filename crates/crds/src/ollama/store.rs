@@ -122,7 +122,8 @@ pub struct ModelPull {
     #[schemars(range(min = 10, max = 86_400))]
     pub stall_timeout_seconds: Option<i32>,
 
-    /// Image of the small container that waits for the download; Gantry's own when absent.
+    /// Image of the container that waits for the download, with `sh` and `ollama` in it; that of the Model's server
+    /// when absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 4096))]
     pub image: Option<String>,

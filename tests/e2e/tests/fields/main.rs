@@ -3,6 +3,7 @@
 
 mod agent;
 mod mcpserver;
+mod model;
 mod modelapi;
 
 use std::collections::BTreeSet;
@@ -19,7 +20,12 @@ use kube::{
 use serde_json::{Map, Value, json};
 
 fn tables() -> Vec<Table> {
-    vec![agent::table(), mcpserver::table(), modelapi::table()]
+    vec![
+        agent::table(),
+        mcpserver::table(),
+        model::table(),
+        modelapi::table(),
+    ]
 }
 
 /// All fields of one kind.
@@ -273,7 +279,8 @@ fn step<'a>(value: &'a Value, segment: &str) -> Option<&'a Value> {
     }
     match segment.parse::<usize>() {
         Ok(index) => value.get(index),
-        Err(_) => value.get(segment),
+        // As in JSON pointers: a slash inside a name.
+        Err(_) => value.get(segment.replace("~1", "/")),
     }
 }
 
