@@ -20,7 +20,7 @@ pub use settings::Settings;
 /// A manager with every controller in it, ready to run.
 pub async fn manager(client: Client, options: Options, metrics: Metrics, settings: Settings) -> Manager {
     let autoscaler = workload::autoscaler::resource(&client).await;
-    let children = vec![
+    let mut children = vec![
         ChildResource::of::<Deployment>(),
         ChildResource::of::<Service>(),
         ChildResource::of::<StatefulSet>(),
@@ -37,6 +37,11 @@ pub async fn manager(client: Client, options: Options, metrics: Metrics, setting
         },
         ChildResource::optional(workload::route::resource()),
     ];
+    children.extend(
+        ollama::model::monitoring::resources()
+            .into_iter()
+            .map(ChildResource::optional),
+    );
     let sees_namespaces = options.namespaces.is_empty();
     let mut manager = Manager::new(client.clone(), options, metrics, children);
     let agents = kaos::agent::Agents {

@@ -38,6 +38,9 @@ pub fn child_kinds() -> Vec<ApiResource> {
         of("rbac.authorization.k8s.io", "v1", "Role", "roles"),
         of("rbac.authorization.k8s.io", "v1", "RoleBinding", "rolebindings"),
         of("networking.k8s.io", "v1", "Ingress", "ingresses"),
+        of("monitoring.coreos.com", "v1", "ServiceMonitor", "servicemonitors"),
+        of("monitoring.coreos.com", "v1", "PodMonitor", "podmonitors"),
+        of("monitoring.coreos.com", "v1", "PrometheusRule", "prometheusrules"),
     ]
 }
 

@@ -123,7 +123,7 @@ fn leaves(schema: &Value, path: &str, found: &mut BTreeSet<String>) {
 #[tokio::test(flavor = "multi_thread")]
 async fn every_change_reaches_a_child_and_every_removal_goes_back() -> anyhow::Result<()> {
     let cluster = Cluster::simulated().await?;
-    install_http_routes(&cluster).await?;
+    install_optional_kinds(&cluster).await?;
     let gateway = Gateway {
         name: "gw".into(),
         namespace: "gw".into(),
@@ -298,27 +298,36 @@ pub fn merge(base: &mut Value, patch: &Value) {
     }
 }
 
-/// A stand-in for the Gateway API: the name and version are what counts, any spec is accepted.
-async fn install_http_routes(cluster: &Cluster) -> anyhow::Result<()> {
+/// Stand-ins for definitions of others: names and versions are what counts, any spec is accepted.
+async fn install_optional_kinds(cluster: &Cluster) -> anyhow::Result<()> {
     use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
     let open = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
-    let crd = json!({
-        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
-        "metadata": {
-            "name": "httproutes.gateway.networking.k8s.io",
-            "annotations": {"api-approved.kubernetes.io": "unapproved, a stand-in for tests"},
-        },
-        "spec": {
-            "group": "gateway.networking.k8s.io", "scope": "Namespaced",
-            "names": {"kind": "HTTPRoute", "plural": "httproutes", "singular": "httproute", "listKind": "HTTPRouteList"},
-            "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": {
-                "type": "object", "properties": {"spec": open},
-            }}}],
-        },
-    });
     let api: Api<CustomResourceDefinition> = Api::all(cluster.client.clone());
-    let name = "httproutes.gateway.networking.k8s.io";
-    api.patch(name, &PatchParams::apply("e2e").force(), &Patch::Apply(&crd))
-        .await?;
+    for (group, kind, plural) in [
+        ("gateway.networking.k8s.io", "HTTPRoute", "httproutes"),
+        ("monitoring.coreos.com", "ServiceMonitor", "servicemonitors"),
+        ("monitoring.coreos.com", "PodMonitor", "podmonitors"),
+        ("monitoring.coreos.com", "PrometheusRule", "prometheusrules"),
+    ] {
+        let name = format!("{plural}.{group}");
+        let crd = json!({
+            "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+            "metadata": {
+                "name": name,
+                "annotations": {"api-approved.kubernetes.io": "unapproved, a stand-in for tests"},
+            },
+            "spec": {
+                "group": group, "scope": "Namespaced",
+                "names": {
+                    "kind": kind, "plural": plural, "singular": kind.to_lowercase(), "listKind": format!("{kind}List"),
+                },
+                "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": {
+                    "type": "object", "properties": {"spec": open},
+                }}}],
+            },
+        });
+        api.patch(&name, &PatchParams::apply("e2e").force(), &Patch::Apply(&crd))
+            .await?;
+    }
     Ok(())
 }

@@ -32,19 +32,6 @@ pub fn table() -> Table {
             "store.weightsPolicy",
             // How the operator itself behaves.
             "pull.stallTimeoutSeconds",
-            // The counting proxy and monitoring have no controller yet.
-            "server.proxy.enabled",
-            "server.proxy.image",
-            "server.proxy.maxConcurrency",
-            "server.proxy.resources.limits",
-            "server.proxy.resources.requests",
-            "autoscaling.targetRequestRate",
-            "autoscaling.targetQueueDepth",
-            "monitoring.serviceMonitor",
-            "monitoring.podMonitor",
-            "monitoring.prometheusRule",
-            "monitoring.interval",
-            "monitoring.labels",
         ],
         stays: &[
             // The test cluster's old server stores autoscalers in a version that knows no behaviour and keeps it in an
@@ -54,7 +41,13 @@ pub fn table() -> Table {
             "service.nodePort",
         ],
         // Of a claim that is there, its class and (with the cluster's class) size cannot change.
-        makes: &["storageClassName", "store.size"],
+        makes: &[
+            "storageClassName",
+            "store.size",
+            "monitoring.serviceMonitor",
+            "monitoring.podMonitor",
+            "monitoring.prometheusRule",
+        ],
     }
 }
 
@@ -112,6 +105,13 @@ fn rows() -> Vec<Row> {
             expected,
         )
     };
+    let counted = || with(json!({"server": {"proxy": {"enabled": true}}}));
+    let proxy = |rest: &str| -> &'static str { format!("{POD}/containers/[name=model-proxy]/{rest}").leak() };
+    let on_proxy = |name: &str, value: Value, pointer: &str, expected: Value| {
+        let field: &'static str = format!("server.proxy.{name}").leak();
+        let set = json!({"server": {"proxy": {name: value}}});
+        row(field, counted(), set, "Deployment", proxy(pointer), expected)
+    };
     let on_hpa = |field, set: Value, pointer, expected: Value| {
         let set = json!({"autoscaling": set});
         row(field, scaled(), set, "HorizontalPodAutoscaler", pointer, expected)
@@ -159,7 +159,7 @@ fn rows() -> Vec<Row> {
             with(json!({"persistentVolumeClaim": {"claimName": "mine"}})),
             json!({"persistentVolume": {"accessMode": "ReadWriteMany"}}),
             "Deployment",
-            pod("affinity"),
+            pod("affinity/podAffinity"),
             Value::Null,
         ),
         on_pod(
@@ -266,6 +266,30 @@ fn rows() -> Vec<Row> {
             json!({"server": {"netBindService": true}}),
             server("securityContext/capabilities/add"),
             json!(["NET_BIND_SERVICE"]),
+        ),
+        on_pod(
+            "server.proxy.enabled",
+            json!({"server": {"proxy": {"enabled": true}}}),
+            proxy("ports/[name=ollama]/containerPort"),
+            json!(11434),
+        ),
+        on_proxy("image", json!("proxy:1"), "image", json!("proxy:1")),
+        on_proxy("maxConcurrency", json!(7), "args/10", json!("7")),
+        row(
+            "server.proxy.resources.limits",
+            counted(),
+            json!({"server": {"proxy": {"resources": {"limits": {"memory": "64Mi"}}}}}),
+            "Deployment",
+            proxy("resources/limits/memory"),
+            json!("64Mi"),
+        ),
+        row(
+            "server.proxy.resources.requests",
+            counted(),
+            json!({"server": {"proxy": {"resources": {"requests": {"cpu": "70m"}}}}}),
+            "Deployment",
+            proxy("resources/requests/cpu"),
+            json!("70m"),
         ),
         on_pod(
             "runtimeClassName",
@@ -426,6 +450,18 @@ fn rows() -> Vec<Row> {
             json!("memory"),
         ),
         on_hpa(
+            "autoscaling.targetRequestRate",
+            json!({"targetRequestRate": "3"}),
+            "spec/metrics/0/pods/metric/name",
+            json!("gantry_model_requests_per_second"),
+        ),
+        on_hpa(
+            "autoscaling.targetQueueDepth",
+            json!({"targetQueueDepth": "2"}),
+            "spec/metrics/0/pods/target/averageValue",
+            json!("2"),
+        ),
+        on_hpa(
             "autoscaling.metrics",
             json!({"metrics": [{"name": "queue", "averageValue": "5"}]}),
             "spec/metrics/0/pods/metric/name",
@@ -436,6 +472,46 @@ fn rows() -> Vec<Row> {
             json!({"behavior": {"scaleDown": {"stabilizationWindowSeconds": 33}}}),
             "spec/behavior/scaleDown/stabilizationWindowSeconds",
             json!(33),
+        ),
+        row(
+            "monitoring.serviceMonitor",
+            plain(),
+            json!({"monitoring": {"serviceMonitor": true}}),
+            "ServiceMonitor",
+            "spec/endpoints/0/port",
+            json!("metrics"),
+        ),
+        row(
+            "monitoring.podMonitor",
+            plain(),
+            json!({"monitoring": {"podMonitor": true}}),
+            "PodMonitor",
+            "spec/podMetricsEndpoints/0/port",
+            json!("metrics"),
+        ),
+        row(
+            "monitoring.prometheusRule",
+            plain(),
+            json!({"monitoring": {"prometheusRule": true}}),
+            "PrometheusRule",
+            "spec/groups/0/name",
+            json!("~ollama-model-row"),
+        ),
+        row(
+            "monitoring.interval",
+            with(json!({"monitoring": {"serviceMonitor": true}})),
+            json!({"monitoring": {"interval": "45s"}}),
+            "ServiceMonitor",
+            "spec/endpoints/0/interval",
+            json!("45s"),
+        ),
+        row(
+            "monitoring.labels",
+            with(json!({"monitoring": {"serviceMonitor": true}})),
+            json!({"monitoring": {"labels": {"release": "prom"}}}),
+            "ServiceMonitor",
+            "metadata/labels/release",
+            json!("prom"),
         ),
         on_pod(
             "telemetry.enabled",

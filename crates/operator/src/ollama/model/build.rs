@@ -11,7 +11,7 @@ use kube::core::ApiResource;
 use serde_json::{Value, json};
 
 use super::{
-    network,
+    network, proxy,
     validate::{METADATA, Valid},
 };
 use crate::workload::{autoscaler, deployment::Identity, route, route::Route};
@@ -56,6 +56,10 @@ pub fn build(model: &Valid, autoscaler_resource: &ApiResource) -> Wish {
         if let Some(autoscaling) = model.spec.autoscaling() {
             let mut common = autoscaling.common();
             common.target_cpu = autoscaling.target_cpu();
+            let counted = proxy::metrics(autoscaling, &model.selector);
+            if !counted.is_empty() {
+                common.metrics.get_or_insert_default().extend(counted);
+            }
             let hpa = autoscaler::build(&common, &labels, &model.workload);
             wish.add_json(autoscaler_resource.clone(), hpa);
         }
@@ -64,6 +68,7 @@ pub fn build(model: &Valid, autoscaler_resource: &ApiResource) -> Wish {
         let ingress = network::ingress(model, ingress, &labels);
         wish.add_json(ApiResource::erase::<Ingress>(&()), ingress);
     }
+    model.monitoring.add_to(model, &labels, &mut wish);
     if let Route::Wanted(gateway) = &model.route {
         wish.add_json(route::resource(), network::route(model, gateway, &labels));
     }

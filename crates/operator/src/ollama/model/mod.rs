@@ -3,9 +3,11 @@
 mod api;
 mod build;
 mod finalize;
+pub mod monitoring;
 mod name;
 mod network;
 mod observe;
+mod proxy;
 mod pull;
 mod status;
 mod store;
@@ -80,6 +82,11 @@ pub const RBAC: &[Rule] = &[
     Rule {
         group: "gateway.networking.k8s.io",
         resources: &["httproutes"],
+        verbs: OWN,
+    },
+    Rule {
+        group: "monitoring.coreos.com",
+        resources: &["podmonitors", "prometheusrules", "servicemonitors"],
         verbs: OWN,
     },
     Rule {

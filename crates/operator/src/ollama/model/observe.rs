@@ -25,6 +25,7 @@ use serde_json::Value;
 use super::{
     Models,
     api::{Info, Ollama},
+    monitoring,
     name::ModelName,
     pull::{Order, State},
     store::{COMPONENT, Live, StoreId},
@@ -46,6 +47,8 @@ pub struct Observed {
     pub deployment: Option<Value>,
     pub known: refs::Known,
     pub has_gateway_api: bool,
+    /// Which kinds of the Prometheus operator are installed.
+    pub monitoring: [bool; 3],
 }
 
 impl Observed {
@@ -91,6 +94,7 @@ pub async fn observe(controller: &Models, model: &Model, context: &Context) -> R
         deployment: live::<Deployment>(context, &at(&workload)).await?,
         known: refs::Known::new(),
         has_gateway_api: context.apis.has(route::CRD),
+        monitoring: monitoring::known(|crd| context.apis.has(crd)),
     };
     if let Ok(draft) = validate::draft(model, &controller.settings, &observed) {
         // Those whose word about the store counts more than ours.

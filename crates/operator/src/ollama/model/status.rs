@@ -20,6 +20,7 @@ const ALSO: &[&str] = &[
     types::MODEL_PULLED,
     types::ACCEPTED,
     types::ROUTED,
+    types::MONITORED,
 ];
 
 /// Nothing was built for this spec; what runs already goes on and is reported as it was.
@@ -77,7 +78,8 @@ pub fn from_applied(model: &Valid, before: &Model, seen: &Seen) -> Outcome<Model
         .with(types::STORE_READY, store)
         .with(types::MODEL_PULLED, pulled(model, before))
         .with(types::ACCEPTED, accepted(model))
-        .with(types::ROUTED, routed(model));
+        .with(types::ROUTED, routed(model))
+        .with(types::MONITORED, model.monitoring.verdict());
     if !model.store.conflicts.is_empty() {
         outcome.warnings = vec![(reasons::STORE_CONFLICT, model.store.conflicts.join("; "))];
     }
@@ -150,25 +152,26 @@ fn store_verdict(seen: &Seen) -> Verdict {
 }
 
 fn pulled(model: &Valid, before: &Model) -> Verdict {
+    // What was told of this very spec.
+    let status = before
+        .status
+        .as_ref()
+        .filter(|status| status.observed_generation == before.metadata.generation);
+    let known = status.and_then(|status| verdicts::known(status.conditions.as_deref(), types::MODEL_PULLED));
     match &model.pull {
         Some(State::Present(_)) => Verdict::yes(reasons::PULLED, "the weights are in the store"),
         Some(State::Pulling(_)) => Verdict::no(reasons::PULLING, "the weights are being downloaded"),
         Some(State::Failed(words)) => Verdict::no(reasons::PULL_FAILED, failure(model, words)),
-        Some(State::Unreachable(why)) => Verdict::unknown(
-            reasons::STORE_UNREACHABLE,
-            format!("the store cannot be asked: {why}"),
-        ),
-        None => {
-            // After a restart of the operator nothing is known yet; what was told of this very spec still stands.
-            let status = before
-                .status
-                .as_ref()
-                .filter(|status| status.observed_generation == before.metadata.generation);
-            let known =
-                status.and_then(|status| verdicts::known(status.conditions.as_deref(), types::MODEL_PULLED));
-            let unknown = || Verdict::unknown(reasons::NOT_ASKED_YET, "the store is asked once it is up");
-            known.unwrap_or_else(unknown)
-        }
+        // The network has many words for the same trouble; the first ones stay.
+        Some(State::Unreachable(why)) => known
+            .filter(|known| known.reason == reasons::STORE_UNREACHABLE)
+            .unwrap_or_else(|| {
+                let message = format!("the store cannot be asked: {why}");
+                Verdict::unknown(reasons::STORE_UNREACHABLE, message)
+            }),
+        // After a restart of the operator nothing is known yet; what was told still stands.
+        None => known
+            .unwrap_or_else(|| Verdict::unknown(reasons::NOT_ASKED_YET, "the store is asked once it is up")),
     }
 }
 

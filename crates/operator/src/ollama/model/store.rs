@@ -220,7 +220,7 @@ pub fn decide(
         .filter(|image| !image.is_empty())
         .or_else(|| own_image().map(ToOwned::to_owned))
         .unwrap_or_else(|| settings.ollama_image.clone());
-    let mut server = server(&image, read_only);
+    let mut server = server(&image, read_only, PORT);
     server["env"] = json!([
         {"name": "OLLAMA_HOST", "value": format!("0.0.0.0:{PORT}")},
         {"name": "OLLAMA_MODELS", "value": MODELS},
@@ -396,24 +396,24 @@ pub fn pull_secrets(model: &Model, settings: &Settings) -> Vec<String> {
 }
 
 /// The container that stores and Models have in common.
-pub fn server(image: &str, read_only: bool) -> Value {
+pub fn server(image: &str, read_only: bool, port: i32) -> Value {
     json!({
         "name": SERVER,
         "image": image,
         "args": ["serve"],
-        "ports": [{"name": "ollama", "containerPort": PORT, "protocol": "TCP"}],
-        "volumeMounts": [{"name": VOLUME, "mountPath": MOUNT, "readOnly": read_only}],
+        "ports": [{"name": if port == PORT { "ollama" } else { "behind" }, "containerPort": port, "protocol": "TCP"}],
+        "volumeMounts": [with_read_only(json!({"name": VOLUME, "mountPath": MOUNT}), read_only)],
         // The server answers this as long as it lives, whatever it loads.
         "livenessProbe": {
-            "httpGet": {"path": "/", "port": PORT}, "periodSeconds": 10, "timeoutSeconds": 5, "failureThreshold": 6,
+            "httpGet": {"path": "/", "port": port}, "periodSeconds": 10, "timeoutSeconds": 5, "failureThreshold": 6,
         },
     })
 }
 
 /// A pod with the volume, under the user that the seed gives it.
 pub fn pod(containers: Vec<Value>, init: Vec<Value>, claim: &str, read_only: bool) -> Value {
-    let volume =
-        json!({"name": VOLUME, "persistentVolumeClaim": {"claimName": claim, "readOnly": read_only}});
+    let claim = with_read_only(json!({"claimName": claim}), read_only);
+    let volume = json!({"name": VOLUME, "persistentVolumeClaim": claim});
     let mut pod = pods::secure(containers, init, vec![volume]);
     for field in ["runAsUser", "runAsGroup", "fsGroup"] {
         pod["securityContext"][field] = json!(1001);
@@ -422,6 +422,14 @@ pub fn pod(containers: Vec<Value>, init: Vec<Value>, claim: &str, read_only: boo
     pod["securityContext"]["fsGroupChangePolicy"] = json!("OnRootMismatch");
     pod["terminationGracePeriodSeconds"] = json!(30);
     pod
+}
+
+/// Said only where it is so: the server does not keep a `false`, and the wish would never match.
+fn with_read_only(mut mount: Value, read_only: bool) -> Value {
+    if read_only {
+        mount["readOnly"] = json!(true);
+    }
+    mount
 }
 
 pub fn drop_nulls(value: &mut Value) {

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use gantry_crds::ollama::{Model, ModelPhase};
-use gantry_kit::{Controller, Progress, wish::Belongs};
+use gantry_kit::{Progress, wish::Belongs};
 use kube::core::ApiResource;
 use rstest::rstest;
 use serde_json::{Value, json};
@@ -69,6 +69,7 @@ fn observed(model: &Model, others: &[Model], pull: Option<State>) -> Observed {
         deployment: None,
         known: refs::Known::new(),
         has_gateway_api: false,
+        monitoring: [true; 3],
     }
 }
 
@@ -112,6 +113,11 @@ fn kinds(objects: &[Value]) -> Vec<&str> {
       autoscaling: {maxReplicas: 4, targetMemory: 80},
       podTemplate: {metadata: {labels: {team: a}}, spec: {containers: [{name: server, image: mine, args: [serve, -v]}]}}}"
 )]
+#[case::counted(
+    "{image: phi3, server: {proxy: {maxConcurrency: 4}}, extraEnv: [{name: OLLAMA_NUM_PARALLEL, value: '2'}],
+      autoscaling: {maxReplicas: 4, targetRequestRate: 2, targetQueueDepth: 500m},
+      monitoring: {serviceMonitor: true, podMonitor: true, prometheusRule: true, interval: 30s, labels: {release: prom}}}"
+)]
 fn what_is_built(#[case] spec: &str) {
     let model = model("demo", 1, spec);
     let objects = wish(&model, &observed(&model, &[], Some(present()))).expect("valid");
@@ -125,6 +131,11 @@ fn what_is_built(#[case] spec: &str) {
 #[rstest]
 #[case::no_image("{}", "InvalidSpec", "image")]
 #[case::bad_image("{image: 'a b'}", "InvalidSpec", "no name of a model")]
+#[case::not_counted(
+    "{image: phi3, autoscaling: {targetQueueDepth: 1}, server: {proxy: {enabled: false}}}",
+    "InvalidSpec",
+    "need the numbers of the proxy"
+)]
 #[case::one_pod(
     "{image: phi3, persistentVolume: {accessMode: ReadWriteOncePod}}",
     "AccessModeImpossible",
@@ -306,4 +317,52 @@ fn what_is_told(
     if matches!(pull, Some(State::Present(_))) {
         assert_eq!(told.size.as_deref(), Some("2.1 GB"));
     }
+}
+
+#[rstest]
+#[case::not_wanted("{}", [true; 3], "NotRequested", "")]
+#[case::made("{serviceMonitor: true}", [true, false, false], "Succeeded", "")]
+#[case::missing("{serviceMonitor: true, prometheusRule: true}", [true, false, false], "MonitoringApiMissing", "PrometheusRule")]
+fn monitoring_is_told(
+    #[case] monitoring: &str,
+    #[case] known: [bool; 3],
+    #[case] reason: &str,
+    #[case] words: &str,
+) {
+    let monitoring = serde_saphyr::from_str(monitoring).expect("YAML");
+    let verdict = super::monitoring::Plan::decide(Some(&monitoring), known).verdict();
+    assert_eq!(verdict.reason, reason);
+    assert!(verdict.message.contains(words), "{}", verdict.message);
+}
+
+#[test]
+fn a_minimum_of_zero_asks_for_external_metrics() {
+    let spec = "{image: phi3, autoscaling: {minReplicas: 0, targetQueueDepth: 1}}";
+    let model = model("demo", 1, spec);
+    let objects = wish(&model, &observed(&model, &[], Some(present()))).expect("valid");
+    let hpa = objects
+        .iter()
+        .find(|object| object["kind"] == "HorizontalPodAutoscaler")
+        .expect("an autoscaler");
+    let metric = &hpa["spec"]["metrics"][0]["external"]["metric"];
+    assert_eq!(metric["name"], "gantry_model_queue_depth");
+    assert_eq!(
+        metric["selector"]["matchLabels"]["model.ollama.ayaka.io/name"],
+        "demo"
+    );
+}
+
+#[test]
+fn alerts_about_one_model_leave_its_neighbours_alone() {
+    let only = super::monitoring::Only {
+        namespace: "ns",
+        workload: "ollama-model-llama3.1",
+        may_be_away: true,
+    };
+    let rules = super::monitoring::groups(Some(&only)).to_string();
+    assert!(
+        rules.contains(r"ollama-model-llama3\\\\.1-[a-z0-9]+-[a-z0-9]+"),
+        "{rules}"
+    );
+    assert!(!rules.contains("GantryModelDown"), "it may be away");
 }

@@ -11,8 +11,10 @@ use serde_json::{Value, json};
 
 use super::{
     api::Info,
+    monitoring,
     name::ModelName,
     observe::Observed,
+    proxy,
     pull::State,
     store::{self, MODELS, MOUNT, SERVER, Store, VOLUME},
 };
@@ -45,6 +47,7 @@ pub struct Valid {
     /// ConfigMaps and Secrets that the pods read.
     pub reads: Reads,
     pub route: Route,
+    pub monitoring: monitoring::Plan,
     /// What the ConfigMap tells.
     pub info: Info,
     pub pull: Option<State>,
@@ -100,6 +103,7 @@ pub fn validate(model: &Model, settings: &Settings, observed: &Observed) -> Resu
             settings.gateway.as_ref(),
             observed.has_gateway_api,
         ),
+        monitoring: monitoring::Plan::decide(model.spec.monitoring.as_ref(), observed.monitoring),
         info: observed.info.clone().unwrap_or_else(|| Info {
             name: draft.model.short(),
             ..Info::default()
@@ -183,10 +187,11 @@ fn template(
     let spec = &model.spec;
     let server_spec = spec.server.clone().unwrap_or_default();
     let image = server_spec.image().unwrap_or(&settings.ollama_image);
-    let mut server = store::server(image, true);
+    let port = if spec.proxy_enabled() { proxy::BEHIND } else { PORT };
+    let mut server = store::server(image, true, port);
     server["imagePullPolicy"] = json!(server_spec.image_pull_policy.unwrap_or(PullPolicy::IfNotPresent));
     server["env"] = json!([
-        {"name": "OLLAMA_HOST", "value": format!("0.0.0.0:{PORT}")},
+        {"name": "OLLAMA_HOST", "value": format!("0.0.0.0:{port}")},
         {"name": "OLLAMA_MODELS", "value": MODELS},
         {"name": "OLLAMA_NOPRUNE", "value": "true"},
     ]);
@@ -195,7 +200,7 @@ fn template(
     // Without these a CPU target means nothing; a limit is the user's to set.
     server["resources"] = json!({"requests": {"cpu": "100m", "memory": "512Mi"}});
     let period = 5;
-    let ready = is_there(name);
+    let ready = is_there(name, port);
     let startup = server_spec
         .startup_timeout_seconds
         .unwrap_or_else(|| startup_seconds(size));
@@ -213,7 +218,16 @@ fn template(
         strategic(&mut server, &json!({"name": SERVER, "env": env}));
     }
     let puller = puller(spec, image, name, store);
-    let mut pod = store::pod(vec![server], vec![puller], &store.id.claim, store.read_only);
+    let mut containers = vec![server];
+    if spec.proxy_enabled() {
+        containers[0]["lifecycle"] = proxy::until_idle();
+        containers.push(proxy::container(spec, settings, name));
+    }
+    let mut pod = store::pod(containers, vec![puller], &store.id.claim, store.read_only);
+    if spec.proxy_enabled() {
+        // Answers under way may take their time.
+        pod["terminationGracePeriodSeconds"] = json!(120);
+    }
     if !store.access_mode.is_shared() {
         // The volume can be on one node only; a pod elsewhere would wait for it for ever.
         pod["affinity"] = json!({"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [{
@@ -277,12 +291,12 @@ fn puller(spec: &ModelSpec, image: &str, name: &ModelName, store: &Store) -> Val
 }
 
 /// Proves that this server can load this very model. A name with slashes does not fit into a path.
-fn is_there(name: &ModelName) -> Value {
+fn is_there(name: &ModelName, port: i32) -> Value {
     let short = name.short();
     if short.contains('/') {
         json!({"exec": {"command": ["ollama", "show", short]}})
     } else {
-        json!({"httpGet": {"path": format!("/v1/models/{short}"), "port": PORT}})
+        json!({"httpGet": {"path": format!("/v1/models/{short}"), "port": port}})
     }
 }
 
