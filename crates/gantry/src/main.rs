@@ -1,6 +1,7 @@
 //! The `gantry` command: arguments, configuration and wiring; nothing else.
 
 mod crds;
+mod model;
 mod operator;
 
 use std::process::ExitCode;
@@ -24,6 +25,8 @@ enum Command {
     Operator(operator::Arguments),
     /// Print, install or compare custom resource definitions.
     Crds(crds::Arguments),
+    /// Deploy, expose and undeploy Models.
+    Model(model::Arguments),
 }
 
 fn main() -> anyhow::Result<ExitCode> {
@@ -35,6 +38,7 @@ fn main() -> anyhow::Result<ExitCode> {
         match arguments.command {
             Command::Operator(arguments) => operator::run(arguments).await.map(|()| ExitCode::SUCCESS),
             Command::Crds(arguments) => crds::run(arguments).await,
+            Command::Model(arguments) => model::run(arguments).await.map(|()| ExitCode::SUCCESS),
         }
     });
     // A name lookup that hangs must not hold the process.
