@@ -9,7 +9,10 @@ use std::{
 
 use anyhow::{Context as _, bail};
 use clap::{Parser, Subcommand};
-use gantry_operator::rbac;
+use gantry_operator::{
+    ollama::model::monitoring::{Only, groups},
+    rbac,
+};
 
 #[derive(Parser)]
 struct Arguments {
@@ -68,6 +71,16 @@ fn generated() -> anyhow::Result<BTreeMap<PathBuf, String>> {
             yaml(&rules)?,
         );
     }
+    let one = Only {
+        namespace: "default",
+        workload: "ollama-model-phi",
+        may_be_away: false,
+    };
+    files.insert("deploy/monitoring/model-alerts.yaml".into(), yaml(&groups(None))?);
+    files.insert(
+        "deploy/monitoring/tests/one-model.yaml".into(),
+        yaml(&groups(Some(&one)))?,
+    );
     Ok(files)
 }
 
