@@ -2,6 +2,9 @@
 
 mod agents;
 mod mcpservers;
+mod models;
+mod models_inherited;
+mod models_reached;
 
 use anyhow::{Context as _, ensure};
 use gantry_e2e::{Cluster, Running, operator, snapshot::child_kinds};
