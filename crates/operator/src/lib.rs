@@ -1,6 +1,7 @@
 //! The controllers. Each kind is a folder of five files with the same names: see `ARCHITECTURE.md`.
 
 pub mod kaos;
+pub mod metrics_api;
 pub mod ollama;
 pub mod rbac;
 pub mod settings;

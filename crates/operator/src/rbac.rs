@@ -130,7 +130,8 @@ mod tests {
 
     #[test]
     fn nothing_is_granted_by_wildcard() {
-        for rule in [namespaced(), cluster(), whole_cluster(), own_namespace()].concat() {
+        let metrics = crate::metrics_api::rules();
+        for rule in [namespaced(), cluster(), whole_cluster(), own_namespace(), metrics].concat() {
             let words = [rule.api_groups, rule.resources, Some(rule.verbs)]
                 .into_iter()
                 .flatten()

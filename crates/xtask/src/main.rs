@@ -65,6 +65,10 @@ fn generated() -> anyhow::Result<BTreeMap<PathBuf, String>> {
         ("operator-cluster-rules", rbac::cluster()),
         ("operator-whole-cluster-rules", rbac::whole_cluster()),
         ("operator-own-namespace-rules", rbac::own_namespace()),
+        (
+            "operator-metrics-api-rules",
+            gantry_operator::metrics_api::rules(),
+        ),
     ] {
         files.insert(
             format!("deploy/helm/gantry/files/{name}.yaml").into(),

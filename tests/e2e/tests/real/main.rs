@@ -3,6 +3,7 @@
 mod agents;
 mod mcpservers;
 mod models;
+mod models_counted;
 mod models_inherited;
 mod models_reached;
 
@@ -35,6 +36,7 @@ async fn start(cluster: &Cluster) -> anyhow::Result<Running> {
         agent_image: "gantry/test-agent:dev".into(),
         litellm_image: "gantry/test-litellm:dev".into(),
         ollama_image: "gantry/test-ollama:dev".into(),
+        gantry_image: "gantry:dev".into(),
         ..operator::settings()
     };
     Running::start_with(cluster, &Faults::default(), Options::default(), settings).await
