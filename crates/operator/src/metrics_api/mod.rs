@@ -146,7 +146,7 @@ async fn follow_front_proxy(client: Client, fronts: watch::Sender<Option<Arc<Fro
             }
             // The last that was known stays good, and watches are cut now and then.
             Err(error) if fronts.borrow().is_some() => {
-                tracing::debug!(%error, "the front proxy's terms are not seen")
+                tracing::debug!(%error, "the front proxy's terms are not seen");
             }
             Err(error) => tracing::warn!(
                 %error,
