@@ -6,6 +6,7 @@
 
 pub mod cluster;
 pub mod fixtures;
+pub mod gateway;
 pub mod operator;
 pub mod snapshot;
 

@@ -9,14 +9,10 @@ mod modelapi;
 use std::collections::BTreeSet;
 
 use anyhow::{Context as _, ensure};
-use gantry_e2e::{Cluster, Running, eventually, operator, snapshot::child_kinds};
+use gantry_e2e::{Cluster, Running, eventually, gateway, snapshot::child_kinds};
 use gantry_kit::{Options, testing::Faults};
-use gantry_operator::{Settings, settings::Gateway};
-use kube::{
-    Api,
-    api::{Patch, PatchParams},
-    core::ApiResource,
-};
+use gantry_operator::ollama::model::monitoring;
+use kube::core::ApiResource;
 use serde_json::{Map, Value, json};
 
 fn tables() -> Vec<Table> {
@@ -121,24 +117,34 @@ fn leaves(schema: &Value, path: &str, found: &mut BTreeSet<String>) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_change_reaches_a_child_and_every_removal_goes_back() -> anyhow::Result<()> {
+async fn every_change_of_an_agent_reaches_a_child_and_goes_back() -> anyhow::Result<()> {
+    there_and_back(&agent::table()).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_change_of_an_mcpserver_reaches_a_child_and_goes_back() -> anyhow::Result<()> {
+    there_and_back(&mcpserver::table()).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_change_of_a_model_reaches_a_child_and_goes_back() -> anyhow::Result<()> {
+    there_and_back(&model::table()).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_change_of_a_modelapi_reaches_a_child_and_goes_back() -> anyhow::Result<()> {
+    there_and_back(&modelapi::table()).await
+}
+
+async fn there_and_back(table: &Table) -> anyhow::Result<()> {
     let cluster = Cluster::simulated().await?;
-    install_optional_kinds(&cluster).await?;
-    let gateway = Gateway {
-        name: "gw".into(),
-        namespace: "gw".into(),
-        agent_timeout: "300s".into(),
-        modelapi_timeout: "120s".into(),
-        mcp_timeout: "60s".into(),
-    };
-    let settings = Settings {
-        gateway: Some(gateway),
-        ..operator::settings()
-    };
-    let _operator = Running::start_with(&cluster, &Faults::default(), Options::default(), settings).await?;
-    for table in tables() {
-        run(&cluster, &table).await.context(table.kind)?;
+    gateway::install(&cluster).await?;
+    for kind in monitoring::resources() {
+        gateway::stand_in(&cluster, &kind).await?;
     }
+    let settings = gateway::settings();
+    let _operator = Running::start_with(&cluster, &Faults::default(), Options::default(), settings).await?;
+    run(&cluster, table).await.context(table.kind)?;
     cluster.done().await
 }
 
@@ -296,38 +302,4 @@ pub fn merge(base: &mut Value, patch: &Value) {
         }
         (base, patch) => *base = patch.clone(),
     }
-}
-
-/// Stand-ins for definitions of others: names and versions are what counts, any spec is accepted.
-async fn install_optional_kinds(cluster: &Cluster) -> anyhow::Result<()> {
-    use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-    let open = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
-    let api: Api<CustomResourceDefinition> = Api::all(cluster.client.clone());
-    for (group, kind, plural) in [
-        ("gateway.networking.k8s.io", "HTTPRoute", "httproutes"),
-        ("monitoring.coreos.com", "ServiceMonitor", "servicemonitors"),
-        ("monitoring.coreos.com", "PodMonitor", "podmonitors"),
-        ("monitoring.coreos.com", "PrometheusRule", "prometheusrules"),
-    ] {
-        let name = format!("{plural}.{group}");
-        let crd = json!({
-            "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
-            "metadata": {
-                "name": name,
-                "annotations": {"api-approved.kubernetes.io": "unapproved, a stand-in for tests"},
-            },
-            "spec": {
-                "group": group, "scope": "Namespaced",
-                "names": {
-                    "kind": kind, "plural": plural, "singular": kind.to_lowercase(), "listKind": format!("{kind}List"),
-                },
-                "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": {
-                    "type": "object", "properties": {"spec": open},
-                }}}],
-            },
-        });
-        api.patch(&name, &PatchParams::apply("e2e").force(), &Patch::Apply(&crd))
-            .await?;
-    }
-    Ok(())
 }
