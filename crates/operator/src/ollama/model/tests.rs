@@ -336,6 +336,23 @@ fn monitoring_is_told(
 }
 
 #[test]
+fn what_the_user_does_before_a_stop_replaces_ours() {
+    let hook = "{name: server, lifecycle: {preStop: {exec: {command: [sync]}}}}";
+    let spec = format!("{{image: phi3, podTemplate: {{spec: {{containers: [{hook}]}}}}}}");
+    let model = model("demo", 1, &spec);
+    let objects = wish(&model, &observed(&model, &[], Some(present()))).expect("valid");
+    let deployment = objects
+        .iter()
+        .find(|object| object["kind"] == "Deployment")
+        .expect("pods");
+    let server = &deployment["spec"]["template"]["spec"]["containers"][0];
+    assert_eq!(
+        server["lifecycle"]["preStop"],
+        json!({"exec": {"command": ["sync"]}})
+    );
+}
+
+#[test]
 fn a_minimum_of_zero_asks_for_external_metrics() {
     let spec = "{image: phi3, autoscaling: {minReplicas: 0, targetQueueDepth: 1}}";
     let model = model("demo", 1, spec);

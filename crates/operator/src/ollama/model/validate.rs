@@ -218,9 +218,9 @@ fn template(
         strategic(&mut server, &json!({"name": SERVER, "env": env}));
     }
     let puller = puller(spec, image, name, store);
+    server["lifecycle"]["preStop"]["httpGet"] = proxy::before_stop(spec.proxy_enabled());
     let mut containers = vec![server];
     if spec.proxy_enabled() {
-        containers[0]["lifecycle"] = proxy::until_idle();
         containers.push(proxy::container(spec, settings, name));
     }
     let mut pod = store::pod(containers, vec![puller], &store.id.claim, store.read_only);
@@ -249,12 +249,24 @@ fn template(
     let mut template = json!({"metadata": {}, "spec": pod});
     if let Some(fragment) = &spec.pod_template {
         strategic(&mut template, &Value::Object(fragment.0.clone()));
+        one_handler(&mut template["spec"]);
     }
     serde_json::from_value::<PodTemplateSpec>(template.clone()).map_err(|error| {
         let message = format!("podTemplate does not give a valid pod: {error}");
         Blocked::stuck(reasons::INVALID_OVERRIDE, message)
     })?;
     Ok(template)
+}
+
+/// A pod may do one thing before it stops; the user's own wins.
+fn one_handler(pod: &mut Value) {
+    for container in pod["containers"].as_array_mut().into_iter().flatten() {
+        if let Some(handler) = container["lifecycle"]["preStop"].as_object_mut()
+            && handler.len() > 1
+        {
+            handler.remove("httpGet");
+        }
+    }
 }
 
 /// Waits for the weights before the server starts, and gets them where nobody else does.
@@ -296,7 +308,7 @@ fn is_there(name: &ModelName, port: i32) -> Value {
     if short.contains('/') {
         json!({"exec": {"command": ["ollama", "show", short]}})
     } else {
-        json!({"httpGet": {"path": format!("/v1/models/{short}"), "port": port}})
+        json!({"httpGet": store::http_get(&format!("/v1/models/{short}"), port)})
     }
 }
 
