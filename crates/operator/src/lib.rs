@@ -1,6 +1,7 @@
 //! The controllers. Each kind is a folder of five files with the same names: see `ARCHITECTURE.md`.
 
 pub mod kaos;
+pub mod penin;
 pub mod rbac;
 pub mod settings;
 pub mod workload;
@@ -18,6 +19,7 @@ pub use settings::Settings;
 /// A manager with every controller in it, ready to run.
 pub async fn manager(client: Client, options: Options, metrics: Metrics, settings: Settings) -> Manager {
     let autoscaler = workload::autoscaler::resource(&client).await;
+    let budget = penin::cluster::Kinds::budget(&client).await;
     let children = vec![
         ChildResource::of::<Deployment>(),
         ChildResource::of::<Service>(),
@@ -28,7 +30,12 @@ pub async fn manager(client: Client, options: Options, metrics: Metrics, setting
             resource: autoscaler.clone(),
             needs_crd: None,
         },
+        ChildResource {
+            resource: budget.clone(),
+            needs_crd: None,
+        },
         ChildResource::optional(workload::route::resource()),
+        ChildResource::optional(penin::cluster::service_monitors()),
     ];
     let sees_namespaces = options.namespaces.is_empty();
     let mut manager = Manager::new(client.clone(), options, metrics, children);
@@ -42,10 +49,15 @@ pub async fn manager(client: Client, options: Options, metrics: Metrics, setting
     };
     manager.add(agents);
     manager.add(kaos::mcpserver::McpServers::new(
-        client,
+        client.clone(),
         settings.clone(),
         autoscaler.clone(),
     ));
-    manager.add(kaos::modelapi::ModelApis::new(settings, autoscaler));
+    manager.add(kaos::modelapi::ModelApis::new(
+        settings.clone(),
+        autoscaler.clone(),
+    ));
+    let kinds = penin::cluster::Kinds { autoscaler, budget };
+    manager.add(penin::cluster::Clusters::new(client, settings, kinds));
     manager
 }

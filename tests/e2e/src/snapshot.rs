@@ -33,6 +33,8 @@ pub fn child_kinds() -> Vec<ApiResource> {
         of("gateway.networking.k8s.io", "v1", "HTTPRoute", "httproutes"),
         of("", "v1", "ConfigMap", "configmaps"),
         of("", "v1", "PersistentVolumeClaim", "persistentvolumeclaims"),
+        of("policy", "v1beta1", "PodDisruptionBudget", "poddisruptionbudgets"),
+        of("monitoring.coreos.com", "v1", "ServiceMonitor", "servicemonitors"),
     ]
 }
 
@@ -74,9 +76,21 @@ pub fn essence(object: &DynamicObject, namespace: &str) -> Value {
         map.remove("status");
     }
     if let Some(annotations) = value["metadata"]["annotations"].as_object_mut() {
-        // The revision counts rollouts, and the digest covers the owner's uid.
-        annotations
-            .retain(|name, _| !name.starts_with("deployment.kubernetes.io/") && name != gantry_kit::WISH);
+        // The revision counts rollouts, the digest covers the owner's uid, and volumes are bound by others.
+        let theirs = [
+            "deployment.kubernetes.io/",
+            "pv.kubernetes.io/",
+            "volume.beta.kubernetes.io/",
+        ];
+        annotations.retain(|name, _| {
+            name != gantry_kit::WISH && !theirs.iter().any(|prefix| name.starts_with(prefix))
+        });
+    }
+    // What is referred to may be made up, and is another one in every run.
+    if let Some(references) =
+        value["spec"]["template"]["metadata"]["annotations"].get_mut("gantry.dev/references")
+    {
+        *references = json!("DIGEST");
     }
     if let Some(spec) = value["spec"].as_object_mut() {
         spec.retain(|name, _| !matches!(name.as_str(), "clusterIP" | "clusterIPs" | "volumeName"));
