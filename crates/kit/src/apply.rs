@@ -171,17 +171,17 @@ impl Children {
             check_owner(owner, wished, live, original)?;
             let json = live.json()?;
             let mut wanted = wished.beside(&json);
-            let has_pods = wished.is_workload();
-            if has_pods && (inherited || takeover::keeps_template(&wished.body, &json)) {
+            let keeps = wished.is_workload()
+                && wished.keeps_pods
+                && ((inherited && takeover::serves(&json)) || takeover::keeps_template(&wished.body, &json));
+            if keeps {
                 wanted = takeover::keeping_template(&wanted);
             }
             if covers(&json, &wanted) || self.is_overruled(wished, &key, &json) {
                 return Ok(live.clone());
             }
             // A template that is kept stays the original's; all else of what it set becomes ours with the first write.
-            if (inherited && !has_pods)
-                || (takeover::kept_template(&json) && wanted["spec"]["template"].is_object())
-            {
+            if !keeps && (inherited || takeover::kept_template(&json)) {
                 self.hand_over(&api, &key.name, manager).await?;
             }
             body = Some(wanted);
