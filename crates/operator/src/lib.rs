@@ -58,6 +58,7 @@ pub async fn manager(client: Client, options: Options, metrics: Metrics, setting
         autoscaler.clone(),
     ));
     let kinds = penin::cluster::Kinds { autoscaler, budget };
-    manager.add(penin::cluster::Clusters::new(client, settings, kinds));
+    let clusters = penin::cluster::Clusters::new(client, settings, kinds, &manager.metrics());
+    manager.add(clusters);
     manager
 }

@@ -48,7 +48,7 @@ pub fn build(cluster: &Valid<'_>, kinds: &Kinds) -> Wish {
         }
     }
     if plan.spec.observability().dashboards.unwrap_or(false) {
-        let dashboards = dashboards::dashboards(plan, &labels(cluster, "dashboards"));
+        let dashboards = dashboards::config_map(plan, &labels(cluster, "dashboards"));
         wish.add_json(ApiResource::erase::<ConfigMap>(&()), dashboards);
     }
     wish
@@ -78,7 +78,13 @@ fn workload(wish: &mut Wish, cluster: &Valid<'_>, part: &Part) {
         annotations["prometheus.io/path"] = json!(dashboards::path(plan, service));
     }
     wish.add_json(ApiResource::erase::<KubeService>(&()), service);
-    wish.add_json(ApiResource::erase::<Deployment>(&()), deployment);
+    let resource = ApiResource::erase::<Deployment>(&());
+    if part.service.is_some() {
+        wish.add_json(resource, deployment);
+    } else {
+        // The original's Redis wants no password, and refuses clients that have one.
+        wish.add_renewed(resource, deployment);
+    }
 }
 
 /// The autoscaler of a service, and the budget that keeps it up while nodes are drained.

@@ -29,10 +29,22 @@ const SR_SCORE: &[&str] = &["penin_sr_score", "penin_sr_omega_score"];
 /// Where SR-Ω∞ tells its score over REST, and under which key: the last one, else the mean of the last ones.
 const SR_REST: &[(&str, &str)] = &[("/sr/score", "sr_score"), ("/sr/average", "sr_avg")];
 
+/// The axes of SR-Ω∞: what we call them, and what it does.
+pub const AXES: [(&str, &str); 4] = [
+    ("sr_awareness", "awareness"),
+    ("sr_ethics", "ethics_ok"),
+    ("sr_autocorrection", "autocorrection"),
+    ("sr_metacognition", "metacognition"),
+];
+
+/// In the order of [`AXES`].
+pub type Axes = [Option<f64>; 4];
+
 /// What was found, and why the rest was not.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Reading {
     pub metrics: ClusterMetrics,
+    pub axes: Option<Axes>,
     /// Which service said what instead of metrics.
     pub silent: Vec<(Service, String)>,
 }
@@ -102,19 +114,22 @@ impl Asker {
                 }
             }
             reading.metrics = from_pages(&pages);
-            if reading.metrics.sr_score.is_none()
-                && let Some(base) = sr
+            if let Some(base) = sr
+                && let Some((score, axes)) = asker.score(&base).await
             {
-                reading.metrics.sr_score = asker.score(&base).await;
+                reading.metrics.sr_score = reading.metrics.sr_score.or(Some(score));
+                reading.axes = Some(axes);
             }
             Ok(reading)
         }
     }
 
-    async fn score(&self, base: &str) -> Option<f64> {
+    /// What SR-Ω∞ says of itself over REST.
+    async fn score(&self, base: &str) -> Option<(f64, Axes)> {
         for (path, key) in SR_REST {
             if let Ok(page) = self.get(&format!("{base}{path}"), None).await {
-                return score_in(&serde_json::from_str(&page).ok()?, key);
+                let answer = serde_json::from_str(&page).ok()?;
+                return Some((score_in(&answer, key)?, axes_in(&answer)));
             }
         }
         None
@@ -188,6 +203,13 @@ fn sample(line: &str, name: &str) -> Option<f64> {
 fn score_in(answer: &Value, key: &str) -> Option<f64> {
     let value = answer.get(key).filter(|_| answer.get("error").is_none())?;
     value.as_f64().filter(|value| value.is_finite())
+}
+
+fn axes_in(answer: &Value) -> Axes {
+    AXES.map(|(_, key)| match &answer[key] {
+        Value::Bool(holds) => Some(f64::from(u8::from(*holds))),
+        value => value.as_f64().filter(|value| value.is_finite()),
+    })
 }
 
 /// What is written: the new numbers when one of them moved enough to matter, else those that are there already. So a
@@ -271,6 +293,12 @@ mod tests {
     #[case(json!(0.25), None)]
     fn a_score_is_found_in_an_answer(#[case] answer: Value, #[case] expected: Option<f64>) {
         assert_eq!(score_in(&answer, "sr_score"), expected);
+    }
+
+    #[test]
+    fn axes_may_be_numbers_or_verdicts() {
+        let answer = json!({"awareness": 0.9, "ethics_ok": true, "autocorrection": "?", "sr_score": 0.8});
+        assert_eq!(axes_in(&answer), [Some(0.9), Some(1.0), None, None]);
     }
 
     #[rstest]

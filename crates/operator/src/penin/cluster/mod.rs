@@ -9,6 +9,7 @@ mod network;
 mod observe;
 mod plan;
 mod redis;
+mod scores;
 mod services;
 mod status;
 #[cfg(test)]
@@ -18,7 +19,7 @@ mod validate;
 use std::time::Duration;
 
 use gantry_crds::penin::{PeninOmegaCluster, PeninOmegaClusterStatus};
-use gantry_kit::{Common, Context, Controller, ObjectKey, Outcome, Result, probe::Probes};
+use gantry_kit::{Common, Context, Controller, ObjectKey, Outcome, Result, metrics::Metrics, probe::Probes};
 use k8s_openapi::jiff::Timestamp;
 use kube::{Client, core::ApiResource};
 
@@ -111,16 +112,23 @@ pub fn service_monitors() -> ApiResource {
     dashboards::monitor_resource()
 }
 
+/// A dashboard for Grafana that shows any cluster.
+pub fn dashboard() -> serde_json::Value {
+    dashboards::of_any()
+}
+
 pub struct Clusters {
     settings: Settings,
     kinds: Kinds,
     probes: Probes<metrics::Reading>,
     asker: metrics::Asker,
+    scores: scores::Scores,
 }
 
 impl Clusters {
-    pub fn new(client: Client, settings: Settings, kinds: Kinds) -> Self {
+    pub fn new(client: Client, settings: Settings, kinds: Kinds, metrics: &Metrics) -> Self {
         Self {
+            scores: scores::Scores::new(metrics),
             asker: metrics::Asker::new(client, settings.reach),
             probes: Probes::new(AGAIN),
             settings,
@@ -175,6 +183,10 @@ impl Controller for Clusters {
                 let wish = build::build(&valid, &self.kinds);
                 let applied = context.apply(cluster, wish).await?;
                 let seen = observe::look_again(self, cluster, &valid, &observed, &applied, context)?;
+                let reading = seen.reading.as_ref().and_then(|answer| answer.as_ref().ok());
+                if let Some(reading) = reading {
+                    self.scores.tell(&ObjectKey::of(&cluster.metadata), reading);
+                }
                 status::from_applied(&valid, cluster, &seen, Timestamp::now())
             }
             Err(blocked) => status::blocked(cluster, blocked),
@@ -185,5 +197,6 @@ impl Controller for Clusters {
 
     fn forget(&self, key: &ObjectKey) {
         self.probes.forget(key);
+        self.scores.forget(key);
     }
 }
