@@ -144,7 +144,11 @@ pub fn peninomegacluster_resource() -> ApiResource {
 }
 
 fn peninomegacluster() -> Fixture {
-    let of = |spec: Value| {
+    let of = |mut spec: Value| {
+        // Many of them share a node.
+        let small = json!({"cpu": "10m", "memory": "16Mi"});
+        spec["resources"] =
+            json!({"omegaMeta": small, "sigmaGuard": small, "srOmegaInfinity": small, "acfaLeague": small});
         json!({
             "apiVersion": "penin.ai/v1alpha1", "kind": "PeninOmegaCluster",
             "metadata": {"name": "omega"}, "spec": spec,

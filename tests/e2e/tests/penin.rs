@@ -13,10 +13,11 @@ use gantry_kit::testing::Faults;
 use k8s_openapi::api::{
     apps::v1::Deployment,
     core::v1::{Event, PersistentVolumeClaim, Secret},
+    storage::v1::StorageClass,
 };
 use kube::{
     Api, ResourceExt,
-    api::{DeleteParams, ListParams, PostParams},
+    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
     core::DynamicObject,
 };
 use serde_json::{Value, json};
@@ -51,24 +52,25 @@ async fn ready(cluster: &Cluster) -> anyhow::Result<DynamicObject> {
 async fn the_examples_of_the_original_reach_running_and_the_ledger_outlives_them() -> anyhow::Result<()> {
     let cluster = Cluster::simulated().await?;
     let _operator = Running::start(&cluster, &Faults::default()).await?;
-    for (name, mut object) in [
+    // The class that the example for production names.
+    let class = json!({
+        "apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": "ssd"},
+        "provisioner": "kubernetes.io/host-path",
+    });
+    Api::<StorageClass>::all(cluster.client.clone())
+        .patch("ssd", &PatchParams::apply("e2e").force(), &Patch::Apply(&class))
+        .await?;
+    for (name, text) in [
         (
             "penin-dev",
-            include_str!("../../../crates/crds/fixtures/good/peninomegacluster/dev.yaml"),
+            include_str!("../../../examples/penin/peninomegacluster-dev.yaml"),
         ),
         (
             "penin-production",
-            include_str!("../../../crates/crds/fixtures/good/peninomegacluster/production.yaml"),
+            include_str!("../../../examples/penin/peninomegacluster-production.yaml"),
         ),
-    ]
-    .map(|(name, text)| (name, serde_saphyr::from_str::<Value>(text)))
-    .into_iter()
-    .filter_map(|(name, object)| Some((name, object.ok()?)))
-    {
-        if name == "penin-production" {
-            // Its class is not on the test cluster.
-            object["spec"]["storage"]["wormLedger"]["storageClass"] = json!("standard");
-        }
+    ] {
+        let object: Value = serde_saphyr::from_str(text)?;
         cluster.apply(&resource(), &object).await?;
         let live = wait_ready(&cluster, &resource(), name, "True", Some("AllServicesHealthy")).await?;
         assert_eq!(live.data["status"]["phase"], "Running");
@@ -206,37 +208,55 @@ async fn a_ledger_that_cannot_change_says_so_and_nothing_is_tried_again_and_agai
 
 /// Objects as the original makes them, with its field manager and without our labels.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_the_original_made_is_taken_over_without_a_restart() -> anyhow::Result<()> {
+async fn what_the_original_made_is_taken_over_and_what_serves_is_not_restarted() -> anyhow::Result<()> {
     let cluster = Cluster::simulated().await?;
-    let root = cluster
-        .apply(
-            &resource(),
-            &of("a", json!({"storage": {"cache": {"enabled": false}}})),
-        )
-        .await?;
-    let labels = json!({"app": "penin-omega", "cluster": "a", "service": "sigma-guard"});
+    let root = cluster.apply(&resource(), &of("a", json!({}))).await?;
+    let api: Api<Deployment> = Api::namespaced(cluster.client.clone(), &cluster.namespace);
     let owner = json!([{
         "apiVersion": "penin.ai/v1alpha1", "kind": "PeninOmegaCluster", "name": "a", "uid": root.uid(),
         "controller": true, "blockOwnerDeletion": true,
     }]);
-    let theirs: Deployment = serde_json::from_value(json!({
-        "metadata": {"name": "a-sigma-guard", "labels": labels, "ownerReferences": owner},
-        "spec": {"replicas": 2, "selector": {"matchLabels": labels}, "template": {
-            "metadata": {"labels": labels},
-            "spec": {"containers": [{"name": "sigma-guard", "image": "theirs:1", "command": ["penin", "guard"]}]},
-        }},
-    }))?;
-    let params = PostParams {
-        field_manager: Some("OpenAPI-Generator".to_owned()),
-        ..PostParams::default()
-    };
-    let api: Api<Deployment> = Api::namespaced(cluster.client.clone(), &cluster.namespace);
-    let theirs = api.create(&params, &theirs).await?;
+    let mut theirs = BTreeMap::new();
+    for (component, node) in [
+        ("sigma-guard", json!({})),
+        // Never starts, as the original's own league.
+        ("acfa-league", json!({"no-node": "has-this"})),
+        ("redis", json!({})),
+    ] {
+        let labels = json!({"app": "penin-omega", "cluster": "a", "service": component});
+        let deployment: Deployment = serde_json::from_value(json!({
+            "metadata": {"name": format!("a-{component}"), "labels": labels, "ownerReferences": owner},
+            "spec": {"replicas": 1, "selector": {"matchLabels": labels}, "template": {
+                "metadata": {"labels": labels},
+                "spec": {"nodeSelector": node, "containers": [{"name": component, "image": "theirs:1"}]},
+            }},
+        }))?;
+        let params = PostParams {
+            field_manager: Some("OpenAPI-Generator".to_owned()),
+            ..PostParams::default()
+        };
+        let made = api.create(&params, &deployment).await?;
+        theirs.insert(component, made);
+    }
+    for component in ["sigma-guard", "redis"] {
+        eventually(async || {
+            let status = api.get_status(&format!("a-{component}")).await?.status;
+            let available = status.and_then(|status| status.available_replicas);
+            ensure!(available == Some(1), "{component} does not run yet");
+            Ok(())
+        })
+        .await?;
+    }
     let _operator = Running::start(&cluster, &Faults::default()).await?;
     ready(&cluster).await?;
-    let taken = api.get("a-sigma-guard").await?;
-    assert_eq!(taken.metadata.uid, theirs.metadata.uid);
-    assert_eq!(taken.spec.template, theirs.spec.template, "the same pods");
-    assert_eq!(taken.labels()["app.kubernetes.io/managed-by"], "gantry");
+    for (component, theirs) in theirs {
+        let taken = api.get(&format!("a-{component}")).await?;
+        assert_eq!(taken.metadata.uid, theirs.metadata.uid);
+        assert_eq!(taken.labels()["app.kubernetes.io/managed-by"], "gantry");
+        let same = taken.spec.template == theirs.spec.template;
+        assert_eq!(same, component == "sigma-guard", "{component}");
+        let left = json!(taken.spec.template).to_string().contains("no-node");
+        assert!(!left, "nothing of the original is left in {component}");
+    }
     cluster.done().await
 }

@@ -24,6 +24,7 @@ pub fn table() -> Table {
         // As for MCPServer.
         stays: &["autoscaling.behavior"],
         makes: &[],
+        shared: |_| None,
     }
 }
 

@@ -28,6 +28,7 @@ pub fn table() -> Table {
         // annotation, from which it comes back; newer servers remove it.
         stays: &["autoscaling.behavior"],
         makes: &[],
+        shared: |_| None,
     }
 }
 

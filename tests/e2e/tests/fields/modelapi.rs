@@ -33,6 +33,7 @@ pub fn table() -> Table {
             "serverConfig.storage.storageClassName",
             "serverConfig.storage.accessMode",
         ],
+        shared: |_| None,
     }
 }
 

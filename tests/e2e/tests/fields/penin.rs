@@ -41,13 +41,22 @@ pub fn table() -> Table {
             "storage.cache.storage.storageClassName",
             "storage.cache.storage.accessMode",
         ],
+        // The same field of all four services.
+        shared: |field| {
+            let own = ["replicas.", "resources.", "services.", "autoScaling.services."];
+            let start = own.into_iter().find(|start| field.starts_with(start))?;
+            let (_, rest) = field[start.len()..].split_once('.').unwrap_or_default();
+            Some(format!("{start}{rest}").to_lowercase().replace('.', "-") + "-x")
+        },
     }
 }
 
-/// Objects without pods: what is looked at are the Deployments.
+/// Objects without pods: what is looked at are the Deployments. Where an autoscaler makes pods, they are small.
 fn quiet() -> Value {
+    let small = json!({"cpu": "1m", "memory": "1Mi"});
     json!({
         "replicas": {"omegaMeta": 0, "sigmaGuard": 0, "srOmegaInfinity": 0, "acfaLeague": 0},
+        "resources": {"omegaMeta": small, "sigmaGuard": small, "srOmegaInfinity": small, "acfaLeague": small},
         "storage": {"wormLedger": {"enabled": false}, "cache": {"enabled": false}},
     })
 }

@@ -2,6 +2,7 @@
 
 mod agents;
 mod mcpservers;
+mod penin;
 
 use anyhow::{Context as _, ensure};
 use gantry_e2e::{Cluster, Running, operator, snapshot::child_kinds};
