@@ -67,6 +67,13 @@ fn quiet_with(more: Value) -> Value {
     spec
 }
 
+/// With autoscalers, which are real and keep within these bounds.
+fn scaled(more: Value) -> Value {
+    let mut spec = quiet_with(json!({"autoScaling": {"minReplicas": 1, "maxReplicas": 3}}));
+    merge(&mut spec, &json!({"autoScaling": more}));
+    spec
+}
+
 /// `a.b` and a value as the nested object.
 fn at(path: &str, value: Value) -> Value {
     path.rsplit('.').fold(value, |inner, name| json!({name: inner}))
@@ -115,7 +122,7 @@ fn general() -> Vec<Row> {
     use Service::{OmegaMeta, SigmaGuard};
     let two = || quiet_with(json!({"replicas": {"sigmaGuard": 2}}));
     let guard = deployment(SigmaGuard);
-    let scaled = || quiet_with(json!({"autoScaling": {"enabled": true}}));
+    let scaled = || scaled(json!({"enabled": true}));
     let hpa = "HorizontalPodAutoscaler/sigma-guard";
     let scaling = |field: &'static str, value: i32, pointer: &'static str| {
         row(
@@ -730,7 +737,7 @@ fn of_service(service: Service) -> Vec<Row> {
         ),
     ] {
         let path = field(&format!("autoScaling.services.*.{name}"));
-        let start = quiet_with(json!({"autoScaling": {}}));
+        let start = scaled(json!({}));
         rows.push(row(path, start, at(path, value), hpa, pointer, expected));
     }
     rows

@@ -113,6 +113,16 @@ async fn prove(cluster: &Cluster, root: &str, component: &str) -> anyhow::Result
     get(&format!("{address}/prove")).await
 }
 
+/// Once all that it was given works: a pod is ready a moment before every node knows its way there.
+async fn proven(cluster: &Cluster, root: &str, component: &str) -> anyhow::Result<Value> {
+    eventually_for(PATIENCE, async || {
+        let proof = prove(cluster, root, component).await?;
+        ensure!(proof["ok"] == true, "{proof}");
+        Ok(proof)
+    })
+    .await
+}
+
 /// The lines of the ledger, through the service that writes it.
 async fn ledger(cluster: &Cluster, root: &str) -> anyhow::Result<String> {
     let proof = prove(cluster, root, "omega-meta").await?;
@@ -147,8 +157,7 @@ async fn the_development_example_lives_changes_and_ends() -> anyhow::Result<()> 
         );
     }
     for component in ["omega-meta", "acfa-league"] {
-        let proof = prove(&cluster, "penin-dev", component).await?;
-        assert_eq!(proof["ok"], true, "{proof}");
+        let proof = proven(&cluster, "penin-dev", component).await?;
         assert_eq!(proof["proofs"]["redis"]["outcome"], "works");
         assert_eq!(
             proof["proofs"].as_object().map(serde_json::Map::len),
@@ -168,11 +177,12 @@ async fn the_development_example_lives_changes_and_ends() -> anyhow::Result<()> 
     assert_eq!(live.data["status"]["version"], "0.10.0");
     for (component, port, path) in SERVICES {
         let address = address(&cluster, &format!("penin-dev-{component}"), port).await?;
-        assert_eq!(
-            get(&format!("{address}{path}")).await?["version"],
-            "0.10.0",
-            "{component}"
-        );
+        eventually_for(PATIENCE, async || {
+            let told = get(&format!("{address}{path}")).await?;
+            ensure!(told["version"] == "0.10.0", "{component}: {told}");
+            Ok(())
+        })
+        .await?;
     }
     it_ends_and_its_ledger_stays(&cluster).await?;
     cluster.done().await
@@ -230,14 +240,15 @@ async fn changes_touch_what_they_are_for(cluster: &Cluster) -> anyhow::Result<()
     )
     .await?;
     running(cluster, "penin-dev").await?;
-    let env = get(&format!(
-        "{}/env",
-        address(cluster, "penin-dev-omega-meta", 8010).await?
-    ))
+    let meta = address(cluster, "penin-dev-omega-meta", 8010).await?;
+    eventually_for(PATIENCE, async || {
+        let env = get(&format!("{meta}/env")).await?;
+        ensure!(env["PENIN_CAOS_PLUS__KAPPA"] == "25.0", "{env}");
+        ensure!(env["PENIN_BUDGET_DAILY_USD"] == "2.5", "{env}");
+        ensure!(env["PENIN_LOG_LEVEL"] == "DEBUG", "{env}");
+        Ok(())
+    })
     .await?;
-    assert_eq!(env["PENIN_CAOS_PLUS__KAPPA"], "25.0");
-    assert_eq!(env["PENIN_BUDGET_DAILY_USD"], "2.5");
-    assert_eq!(env["PENIN_LOG_LEVEL"], "DEBUG");
     for (component, before) in untouched.into_iter().zip(before).filter(|(name, _)| {
         // These go by the budget and by kappa.
         !matches!(*name, "sr-omega-infinity" | "acfa-league")
@@ -283,12 +294,15 @@ async fn it_ends_and_its_ledger_stays(cluster: &Cluster) -> anyhow::Result<()> {
     // Its successor of the same name writes on.
     cluster.apply(&resource(), &example("dev")?).await?;
     running(cluster, "penin-dev").await?;
-    let again = ledger(cluster, "penin-dev").await?;
-    assert!(
-        again.starts_with(&written) && again.len() > written.len(),
-        "{again}"
-    );
-    Ok(())
+    eventually_for(PATIENCE, async || {
+        let again = ledger(cluster, "penin-dev").await?;
+        ensure!(
+            again.starts_with(&written) && again.len() > written.len(),
+            "{again}"
+        );
+        Ok(())
+    })
+    .await
 }
 
 /// Somebody who asks a service without a pause, each time over a new connection.
@@ -586,8 +600,7 @@ async fn what_the_original_left_is_taken_over_while_it_runs() -> anyhow::Result<
         let stays = matches!(component, "sigma-guard" | "sr-omega-infinity");
         assert_eq!(after.contains_key(name), stays, "{name}");
     }
-    let proof = prove(&cluster, "old", "omega-meta").await?;
-    assert_eq!(proof["ok"], true, "{proof}");
+    proven(&cluster, "old", "omega-meta").await?;
     // A change brings the rest, and the finalizer of a framework that is gone holds nothing up.
     patch(&cluster, "old", json!({"version": "0.10.0"})).await?;
     running(&cluster, "old").await?;

@@ -109,7 +109,8 @@ fn probe(plan: &Plan<'_>, service: Service) -> Value {
         ProbeType::Http => {
             let path = probe.path.filter(|path| !path.is_empty());
             let path = path.unwrap_or_else(|| service.probe_path().to_owned());
-            json!({"httpGet": {"path": path, "port": port}})
+            // The scheme is the server's default. Said here, it is ours, and goes when the probe becomes another one.
+            json!({"httpGet": {"path": path, "port": port, "scheme": "HTTP"}})
         }
     }
 }
