@@ -7,6 +7,7 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::{
     Api, Client,
     api::{DeleteParams, Patch, PatchParams, Preconditions, PropagationPolicy},
@@ -89,6 +90,23 @@ impl Children {
         self.caller.client()
     }
 
+    /// The shared children of a namespace.
+    pub fn shared(&self, resource: &ApiResource, namespace: &str) -> Vec<Arc<Child>> {
+        let kind = self.kinds.get(&id(resource));
+        let found = kind.map(|kind| kind.store.in_namespace(namespace));
+        let mut found = found.unwrap_or_default();
+        found.retain(|child| controller_owner(child.meta()).is_none());
+        found
+    }
+
+    /// Removes a shared child that nobody uses any more.
+    pub async fn remove(&self, resource: &ApiResource, child: &Child) -> Result<()> {
+        match self.kinds.get(&id(resource)) {
+            Some(kind) if !child.is_being_deleted() => self.delete(kind, child).await,
+            _ => Ok(()),
+        }
+    }
+
     /// Makes the cluster hold exactly this wish for `owner`.
     pub async fn apply(&self, owner: &Owner, manager: &str, wish: Wish) -> Result<Applied> {
         let wished = wish.seal(owner);
@@ -108,6 +126,7 @@ impl Children {
         let api = Api::<DynamicObject>::namespaced_with(self.client(), &key.namespace, &wished.resource);
         let what = format!("{} {}", wished.resource.kind, key.name);
         let mut inherited = false;
+        let mut original = false;
         let live = match cached {
             Some(child) => Some(child),
             // Not among ours: it may not exist, belong to somebody else, or come from the original operator.
@@ -117,12 +136,13 @@ impl Children {
                 .await?
                 .map(|object| {
                     inherited = takeover::is_inherited(&object);
+                    original = inherited && takeover::is_original(&object);
                     Arc::new(Child::new(object))
                 }),
         };
         let mut body = None;
         if let Some(live) = &live {
-            check_owner(owner, wished, live)?;
+            check_owner(owner, wished, live, original)?;
             let json = live.json()?;
             let mut wanted = wished.beside(&json);
             let has_pods = wished.is_workload();
@@ -228,16 +248,18 @@ impl Children {
     }
 }
 
-fn check_owner(owner: &Owner, wished: &Wished, live: &Child) -> Result<()> {
+fn check_owner(owner: &Owner, wished: &Wished, live: &Child, original: bool) -> Result<()> {
     let theirs = controller_owner(live.meta());
     match theirs {
-        Some(theirs) if theirs.uid == owner.reference.uid => Ok(()),
+        None if wished.is_shared() && (original || is_ours(live)) => Ok(()),
+        Some(theirs) if !wished.is_shared() && theirs.uid == owner.reference.uid => Ok(()),
         Some(theirs) if theirs.kind == owner.reference.kind && theirs.name == owner.reference.name => {
             Err(Error::Predecessor {
                 kind: wished.resource.kind.clone(),
                 name: wished.name.clone(),
             })
         }
+        None if original && left_by_original(owner, wished, live) => Ok(()),
         None if may_adopt(owner, live) => Ok(()),
         _ => Err(Error::NotOurs {
             kind: wished.resource.kind.clone(),
@@ -249,6 +271,18 @@ fn check_owner(owner: &Owner, wished: &Wished, live: &Child) -> Result<()> {
             root: owner.key.name.clone(),
         }),
     }
+}
+
+/// Some originals name their owner without calling it controller, or name the workload beside it.
+fn left_by_original(owner: &Owner, wished: &Wished, live: &Child) -> bool {
+    let owners = live.meta().owner_references.as_deref().unwrap_or_default();
+    let known = |known: &OwnerReference| known.uid == owner.reference.uid || known.name == wished.name;
+    !owners.is_empty() && owners.iter().all(known)
+}
+
+fn is_ours(live: &Child) -> bool {
+    live.json()
+        .is_ok_and(|json| json["metadata"]["labels"]["app.kubernetes.io/managed-by"] == crate::MANAGED_BY)
 }
 
 fn may_adopt(owner: &Owner, live: &Child) -> bool {

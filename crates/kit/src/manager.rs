@@ -29,7 +29,7 @@ use crate::{
     child::Child,
     client::Caller,
     controller::{Context, Controller},
-    dependents::Links,
+    dependents::{Links, SHARED},
     driver::Driver,
     error::Result,
     leader::{Elector, Fence, LeaseOptions},
@@ -112,8 +112,9 @@ impl Wakers {
         }
     }
 
-    fn wake_owner(&self, child: &Child) {
+    fn wake_owner(&self, child: &Child, links: &Links) {
         let Some(owner) = controller_owner(child.meta()) else {
+            links.changed(SHARED, child.key());
             // A retained child has no owner, but carries the labels of one.
             let json = child.json().unwrap_or_default();
             let label = |name: &str| json["metadata"]["labels"][name].as_str();
@@ -370,8 +371,8 @@ impl Manager {
                     metrics: self.metrics.clone(),
                     namespace,
                 };
-                let wakers = self.wakers.clone();
-                let run = Box::pin(async move { watch.run(|child| wakers.wake_owner(child)).await });
+                let (wakers, links) = (self.wakers.clone(), self.links.clone());
+                let run = Box::pin(async move { watch.run(|child| wakers.wake_owner(child, &links)).await });
                 match &child.needs_crd {
                     None => {
                         tasks.spawn(run);
@@ -396,11 +397,12 @@ impl Manager {
                 metrics: self.metrics.clone(),
                 namespace,
             };
-            let wakers = self.wakers.clone();
+            let (wakers, links) = (self.wakers.clone(), self.links.clone());
             tasks.spawn(async move {
                 watch
                     .run(|pod| {
                         if let Some((controller, root)) = pod.root() {
+                            links.changed(SHARED, root.clone());
                             wakers.wake(controller, root);
                         }
                     })

@@ -21,6 +21,13 @@ pub fn is_inherited(live: &DynamicObject) -> bool {
     !managers.any(|manager| manager.starts_with("gantry-"))
 }
 
+/// Whether one of the originals wrote it.
+pub fn is_original(live: &DynamicObject) -> bool {
+    let entries = live.metadata.managed_fields.iter().flatten();
+    let mut managers = entries.filter_map(|entry| entry.manager.as_deref());
+    managers.any(|manager| ORIGINALS.contains(&manager))
+}
+
 /// The wish for a workload whose pods are to stay as the original made them: everything but the template.
 pub fn keeping_template(wish: &Value) -> Value {
     let mut kept = wish.clone();

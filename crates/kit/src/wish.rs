@@ -32,14 +32,24 @@ impl Owner {
     }
 }
 
+/// Whose a child is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Belongs {
+    /// Goes with its root.
+    ToRoot,
+    /// Outlives its root, and is taken up again by a root of the same name.
+    ToName,
+    /// Several roots have the same wish for it, and none owns it.
+    ToMany,
+}
+
 /// One wished-for object, in the form that is sent.
 #[derive(Clone, Debug)]
 pub struct Wished {
     pub resource: ApiResource,
     pub name: String,
     pub body: Value,
-    /// Outlives its root, and is taken up again by a root of the same name.
-    pub retained: bool,
+    pub belongs: Belongs,
 }
 
 /// Objects are applied in the order they were added: what others mount or refer to comes first.
@@ -65,15 +75,25 @@ impl Wish {
             resource,
             name,
             body,
-            retained: false,
+            belongs: Belongs::ToRoot,
         });
     }
 
     /// For what holds data that must not go with the root: a child without an owner. It finds its root by its labels.
     pub fn add_retained(&mut self, resource: ApiResource, body: Value) {
+        self.add_as(Belongs::ToName, resource, body);
+    }
+
+    /// For an object that several roots have in common: it gets no owner and is never pruned. All of them must wish for
+    /// the same, and the last one has to remove it, see [`crate::apply::Children::remove`].
+    pub fn add_shared(&mut self, resource: ApiResource, body: Value) {
+        self.add_as(Belongs::ToMany, resource, body);
+    }
+
+    fn add_as(&mut self, belongs: Belongs, resource: ApiResource, body: Value) {
         self.add_json(resource, body);
         if let Some(added) = self.objects.last_mut() {
-            added.retained = true;
+            added.belongs = belongs;
         }
     }
 
@@ -96,10 +116,10 @@ impl Wish {
             let is_workload = wished.is_workload();
             let metadata = &mut wished.body["metadata"];
             metadata["namespace"] = json!(owner.key.namespace);
-            if wished.retained {
-                metadata["annotations"][crate::ADOPT] = json!(owner.key.name);
-            } else {
-                metadata["ownerReferences"] = json!([owner.reference]);
+            match wished.belongs {
+                Belongs::ToRoot => metadata["ownerReferences"] = json!([owner.reference]),
+                Belongs::ToName => metadata["annotations"][crate::ADOPT] = json!(owner.key.name),
+                Belongs::ToMany => {}
             }
             metadata["labels"]["app.kubernetes.io/managed-by"] = json!(crate::MANAGED_BY);
             if is_workload {
@@ -117,6 +137,10 @@ impl Wish {
 }
 
 impl Wished {
+    pub(crate) fn is_shared(&self) -> bool {
+        self.belongs == Belongs::ToMany
+    }
+
     /// Has replicas and a pod template.
     pub(crate) fn is_workload(&self) -> bool {
         matches!(self.resource.kind.as_str(), "Deployment" | "StatefulSet")
@@ -224,6 +248,20 @@ mod tests {
         let metadata = &wish.seal(&owner())[0].body["metadata"];
         assert!(metadata["ownerReferences"].is_null());
         assert_eq!(metadata["annotations"][crate::ADOPT], "root");
+    }
+
+    #[test]
+    fn what_is_shared_belongs_to_nobody() {
+        let mut wish = Wish::default();
+        let resource = ApiResource::erase::<ConfigMap>(&());
+        wish.add_shared(resource, json!({"metadata": {"name": "a"}}));
+        let metadata = &wish.seal(&owner())[0].body["metadata"];
+        assert!(metadata["ownerReferences"].is_null());
+        assert!(metadata["annotations"][crate::ADOPT].is_null());
+        assert_eq!(
+            metadata["labels"]["app.kubernetes.io/managed-by"],
+            crate::MANAGED_BY
+        );
     }
 
     #[test]

@@ -3,18 +3,24 @@
 
 mod agent;
 mod mcpserver;
+mod model;
 mod modelapi;
 
 use std::collections::BTreeSet;
 
 use anyhow::{Context as _, ensure};
-use gantry_e2e::{Cluster, Running, eventually, gateway, snapshot::child_kinds};
+use gantry_e2e::{Cluster, Running, eventually, optional, snapshot::child_kinds};
 use gantry_kit::{Options, testing::Faults};
 use kube::core::ApiResource;
 use serde_json::{Map, Value, json};
 
 fn tables() -> Vec<Table> {
-    vec![agent::table(), mcpserver::table(), modelapi::table()]
+    vec![
+        agent::table(),
+        mcpserver::table(),
+        model::table(),
+        modelapi::table(),
+    ]
 }
 
 /// All fields of one kind.
@@ -112,8 +118,8 @@ fn leaves(schema: &Value, path: &str, found: &mut BTreeSet<String>) {
 #[tokio::test(flavor = "multi_thread")]
 async fn every_change_reaches_a_child_and_every_removal_goes_back() -> anyhow::Result<()> {
     let cluster = Cluster::simulated().await?;
-    gateway::install(&cluster).await?;
-    let settings = gateway::settings();
+    optional::install(&cluster).await?;
+    let settings = optional::settings();
     let _operator = Running::start_with(&cluster, &Faults::default(), Options::default(), settings).await?;
     for table in tables() {
         run(&cluster, &table).await.context(table.kind)?;
@@ -258,7 +264,8 @@ fn step<'a>(value: &'a Value, segment: &str) -> Option<&'a Value> {
     }
     match segment.parse::<usize>() {
         Ok(index) => value.get(index),
-        Err(_) => value.get(segment),
+        // As in JSON pointers: a slash inside a name.
+        Err(_) => value.get(segment.replace("~1", "/")),
     }
 }
 
