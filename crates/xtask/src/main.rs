@@ -85,6 +85,15 @@ fn generated() -> anyhow::Result<BTreeMap<PathBuf, String>> {
         "deploy/monitoring/tests/one-model.yaml".into(),
         yaml(&groups(Some(&one)))?,
     );
+    let dashboard = serde_json::to_string_pretty(&gantry_operator::penin::cluster::dashboard())?;
+    for folder in ["deploy/dashboards", "deploy/helm/gantry/files/dashboards"] {
+        files.insert(format!("{folder}/penin.json").into(), format!("{dashboard}\n"));
+    }
+    // A chart has to hold its files itself.
+    files.insert(
+        "deploy/helm/gantry/files/alerts/penin.yaml".into(),
+        include_str!("../../../deploy/alerts/penin.yaml").to_owned(),
+    );
     Ok(files)
 }
 
