@@ -4,7 +4,7 @@ use std::{net::SocketAddr, time::Duration};
 
 use anyhow::Context as _;
 use clap::{Args, ValueEnum};
-use gantry_kit::{Options, client, leader::LeaseOptions, metrics::Metrics, telemetry};
+use gantry_kit::{Options, admin::SERVING, client, leader::LeaseOptions, metrics::Metrics, telemetry};
 use gantry_operator::{Settings, metrics_api, settings::Reach};
 use kube::Config;
 
@@ -122,11 +122,14 @@ pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
         reach,
     });
     let manager = gantry_operator::manager(client.clone(), options, metrics, settings).await;
+    let gate = metrics_api
+        .as_ref()
+        .map(|_| manager.readiness().gate(format!("{SERVING}metrics of models")));
     let serving = async {
-        match metrics_api {
-            Some(options) => {
+        match metrics_api.zip(gate) {
+            Some((options, gate)) => {
                 let address = options.listen;
-                let served = metrics_api::run(client, options).await;
+                let served = metrics_api::run(client, options, gate).await;
                 served.with_context(|| format!("cannot serve metrics of models on {address}"))
             }
             None => std::future::pending().await,

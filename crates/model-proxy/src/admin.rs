@@ -7,6 +7,7 @@ use http::{HeaderValue, Method, Request, Response, StatusCode, header::CONTENT_T
 use http_body_util::Full;
 use hyper::body::Incoming;
 use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 
 use crate::metrics::Metrics;
 
@@ -18,12 +19,17 @@ pub async fn handle(
     request: Request<Incoming>,
     metrics: Arc<Metrics>,
     left: watch::Receiver<()>,
+    over: CancellationToken,
 ) -> Result<Response<Full<Bytes>>, Infallible> {
     let (status, kind, text) = match (request.method(), request.uri().path()) {
         (&Method::GET, "/metrics") => (StatusCode::OK, OPEN_METRICS, metrics.render()),
         (&Method::GET, "/healthz") => (StatusCode::OK, "text/plain", "ok\n".to_owned()),
         (&Method::GET, "/idle") => {
-            idle(&metrics, left).await;
+            tokio::select! {
+                () = idle(&metrics, left) => {}
+                // The last stream has ended and nobody gets in any more.
+                () = over.cancelled() => {}
+            }
             (StatusCode::OK, "text/plain", "idle\n".to_owned())
         }
         _ => (

@@ -19,6 +19,9 @@ use crate::{
 /// A connection that asks nothing for so long is closed. Ollama itself never closes one, so be patient.
 const IDLE: Duration = Duration::from_secs(300);
 
+/// Who still asks for metrics or idleness at the end gets an answer within this.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error("failed to use the upstream {0:?}: {1}")]
@@ -70,7 +73,10 @@ impl Server {
     pub async fn run(self, shutdown: impl Future<Output = ()>) {
         let finish = CancellationToken::new();
         let streams = TaskTracker::new();
-        let admin = tokio::spawn(serve_admin(self.admin, self.metrics, self.left));
+        let over = CancellationToken::new();
+        let askers = TaskTracker::new();
+        let admin = serve_admin(self.admin, self.metrics, self.left, askers.clone(), over.clone());
+        let admin = tokio::spawn(admin);
         let accept = async {
             loop {
                 let (stream, peer) = accepted(&self.clients).await;
@@ -95,6 +101,9 @@ impl Server {
             tracing::warn!(connections = streams.len(), "streams are cut: the grace is over");
         }
         admin.abort();
+        over.cancel();
+        askers.close();
+        let _ = tokio::time::timeout(LAST_WORDS, askers.wait()).await;
     }
 }
 
@@ -137,26 +146,43 @@ async fn serve_client(stream: TcpStream, peer: SocketAddr, forward: Arc<Forward>
         let forward = forward.clone();
         async move { Ok::<_, Infallible>(forward.handle(request, peer.ip()).await) }
     });
+    if let Err(error) = serve(stream, service, &finish).await {
+        tracing::debug!(%peer, %error, "connection ended");
+    }
+}
+
+/// Until `finish` says so, and then to the end of what is under way.
+async fn serve<S, B>(stream: TcpStream, service: S, finish: &CancellationToken) -> hyper::Result<()>
+where
+    S: hyper::service::HttpService<hyper::body::Incoming, ResBody = B, Error = Infallible>,
+    B: hyper::body::Body + 'static,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
     let mut connection = pin!(http1().serve_connection(TokioIo::new(stream), service));
-    let ended = tokio::select! {
+    tokio::select! {
         ended = connection.as_mut() => ended,
         () = finish.cancelled() => {
             connection.as_mut().graceful_shutdown();
             connection.await
         }
-    };
-    if let Err(error) = ended {
-        tracing::debug!(%peer, %error, "connection ended");
     }
 }
 
-async fn serve_admin(listener: TcpListener, metrics: Arc<Metrics>, left: watch::Receiver<()>) {
+async fn serve_admin(
+    listener: TcpListener,
+    metrics: Arc<Metrics>,
+    left: watch::Receiver<()>,
+    askers: TaskTracker,
+    over: CancellationToken,
+) {
     loop {
         let (stream, _) = accepted(&listener).await;
-        let (metrics, left) = (metrics.clone(), left.clone());
-        tokio::spawn(async move {
-            let service = service_fn(move |request| admin::handle(request, metrics.clone(), left.clone()));
-            let _ = http1().serve_connection(TokioIo::new(stream), service).await;
+        let (metrics, left, over) = (metrics.clone(), left.clone(), over.clone());
+        askers.spawn(async move {
+            let end = over.clone();
+            let service =
+                service_fn(move |request| admin::handle(request, metrics.clone(), left.clone(), end.clone()));
+            serve(stream, service, &over).await
         });
     }
 }

@@ -353,6 +353,11 @@ async fn told_to_stop_it_lets_streams_finish() {
     assert_eq!(piece(&mut body).await, "{\"done\":true}\n");
     drop(said);
     assert!(soon("the end of the stream", body.frame()).await.is_none());
+    assert_eq!(
+        soon("idleness", idle).await.unwrap(),
+        200,
+        "also when it ends before it has been quiet for long"
+    );
     soon("the server to end", stage.running).await.unwrap();
 }
 

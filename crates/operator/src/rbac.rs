@@ -131,7 +131,7 @@ mod tests {
 
     #[test]
     fn nothing_is_granted_by_wildcard() {
-        let metrics = crate::metrics_api::rules();
+        let metrics = [crate::metrics_api::rules(), crate::metrics_api::reader_rules()].concat();
         for rule in [namespaced(), cluster(), whole_cluster(), own_namespace(), metrics].concat() {
             let words = [rule.api_groups, rule.resources, Some(rule.verbs)]
                 .into_iter()

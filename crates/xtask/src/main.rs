@@ -69,6 +69,10 @@ fn generated() -> anyhow::Result<BTreeMap<PathBuf, String>> {
             "operator-metrics-api-rules",
             gantry_operator::metrics_api::rules(),
         ),
+        (
+            "metrics-reader-rules",
+            gantry_operator::metrics_api::reader_rules(),
+        ),
     ] {
         files.insert(
             format!("deploy/helm/gantry/files/{name}.yaml").into(),

@@ -20,6 +20,7 @@ mod source;
 use std::{net::SocketAddr, pin::pin, sync::Arc, time::Duration};
 
 use futures::StreamExt as _;
+use gantry_kit::admin::Gate;
 use jiff::Timestamp;
 use k8s_openapi::api::{core::v1::ConfigMap, rbac::v1::PolicyRule};
 use kube::{
@@ -32,6 +33,7 @@ use self::{
     access::Access,
     front::FrontProxy,
     identity::Identity,
+    metric::Metric,
     path::Version,
     register::Registration,
     serve::{Answers, Terms},
@@ -43,6 +45,8 @@ use crate::settings::Reach;
 const LOOK: Duration = Duration::from_secs(60);
 /// After a failure.
 const AGAIN: Duration = Duration::from_secs(5);
+/// After so many failures the process counts as ready without.
+const PATIENCE: u32 = 6;
 /// API servers need a moment to hear of a new authority before they meet its certificate.
 const SPREAD: Duration = Duration::from_secs(30);
 
@@ -55,8 +59,9 @@ pub struct Options {
     pub reach: Reach,
 }
 
-/// Serves until it is dropped.
-pub async fn run(client: Client, options: Options) -> std::io::Result<()> {
+/// Serves until it is dropped. `gate` is opened when the API server has been told whom to trust: no request should meet
+/// a certificate that it does not know yet.
+pub async fn run(client: Client, options: Options, gate: Gate) -> std::io::Result<()> {
     let listener = TcpListener::bind(options.listen).await?;
     tracing::info!(address = %listener.local_addr()?, "metrics API open");
     let (identities, identity) = watch::channel(None);
@@ -73,7 +78,7 @@ pub async fn run(client: Client, options: Options) -> std::io::Result<()> {
     };
     tokio::join!(
         follow_front_proxy(client, fronts),
-        keep_identity(registration, identities),
+        keep_identity(registration, identities, gate),
         agree(identity, front, terms),
         serve::serve(listener, accepted, answers),
     );
@@ -101,6 +106,26 @@ pub fn rules() -> Vec<PolicyRule> {
     ]
 }
 
+/// For those who read: autoscalers, and people who may look at a namespace.
+pub fn reader_rules() -> Vec<PolicyRule> {
+    let rule = |group: &str, prefix: &str, verbs: &[&str]| PolicyRule {
+        api_groups: Some(vec![group.to_owned()]),
+        resources: Some(
+            Metric::ALL
+                .into_iter()
+                .map(|metric| format!("{prefix}{}", metric.name()))
+                .collect(),
+        ),
+        verbs: verbs.iter().map(|verb| (*verb).to_owned()).collect(),
+        ..PolicyRule::default()
+    };
+    // One of an external metric is a list to Kubernetes, and one of a pod is not.
+    vec![
+        rule(path::CUSTOM, "pods/", &["get"]),
+        rule(path::EXTERNAL, "", &["get", "list"]),
+    ]
+}
+
 /// How the API server shows itself, whenever that changes.
 async fn follow_front_proxy(client: Client, fronts: watch::Sender<Option<Arc<FrontProxy>>>) {
     let api: Api<ConfigMap> = Api::namespaced(client, front::NAMESPACE);
@@ -119,7 +144,10 @@ async fn follow_front_proxy(client: Client, fronts: watch::Sender<Option<Arc<Fro
                     new
                 });
             }
-            // The last that was known stays good.
+            // The last that was known stays good, and watches are cut now and then.
+            Err(error) if fronts.borrow().is_some() => {
+                tracing::debug!(%error, "the front proxy's terms are not seen");
+            }
             Err(error) => tracing::warn!(
                 %error,
                 "failed to read ConfigMap {}/{}, without which nobody can be trusted",
@@ -131,7 +159,12 @@ async fn follow_front_proxy(client: Client, fronts: watch::Sender<Option<Arc<Fro
 }
 
 /// Makes a certificate, has it trusted, and makes the next one in good time.
-async fn keep_identity(registration: Registration, identities: watch::Sender<Option<Arc<Identity>>>) {
+async fn keep_identity(
+    registration: Registration,
+    identities: watch::Sender<Option<Arc<Identity>>>,
+    gate: Gate,
+) {
+    let mut failures = 0;
     loop {
         let made = Timestamp::now();
         let host = format!("{}.{}.svc", registration.service, registration.namespace);
@@ -153,12 +186,19 @@ async fn keep_identity(registration: Registration, identities: watch::Sender<Opt
                 Ok(()) if trusted => LOOK,
                 Ok(()) => {
                     trusted = true;
+                    gate.open();
                     tokio::time::sleep(SPREAD).await;
                     identities.send_replace(Some(identity.clone()));
                     LOOK
                 }
                 Err(error) => {
                     tracing::warn!("{error}");
+                    failures += 1;
+                    if failures == PATIENCE {
+                        // The controllers do not need it, and a chart that waits for us should not fail for it.
+                        gate.open();
+                    }
+                    gate.wait_for(error);
                     AGAIN
                 }
             };
