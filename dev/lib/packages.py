@@ -24,6 +24,7 @@ GROUPS = {
         "buildah", "runc|crun|containerd.io", "fuse-overlayfs", "docker-registry", "busybox-static",
         "ca-certificates", "tzdata", "python3", "python3-pip", "python3-venv", "python3-distutils",
     ],
+    "ingress": ["nginx"],
     "redis": ["redis-server"],
     "alerts": ["prometheus"],
     "chart": ["python3-yaml"],

@@ -43,6 +43,8 @@ pub mod types {
     pub const METRICS_AVAILABLE: &str = "MetricsAvailable";
     /// PeninOmegaCluster: the ledger volume is there, with the asked-for size.
     pub const LEDGER_READY: &str = "LedgerReady";
+    /// Model: what was asked for is made for Prometheus.
+    pub const MONITORED: &str = "Monitored";
     /// An autoscaler of ours exists where one was asked for.
     pub const AUTOSCALED: &str = "Autoscaled";
 }
@@ -108,6 +110,9 @@ pub mod reasons {
     pub const ROUTE_CREATED: &str = "RouteCreated";
     pub const GATEWAY_API_MISSING: &str = "GatewayApiMissing";
 
+    // Monitoring.
+    pub const MONITORING_API_MISSING: &str = "MonitoringApiMissing";
+
     // Memory of an Agent.
     pub const MEMORY_STORE_NOT_SERVED: &str = "MemoryStoreNotServed";
     pub const MEMORY_STORE_NOT_READY: &str = "MemoryStoreNotReady";
@@ -119,6 +124,7 @@ pub mod reasons {
     pub const PULL_FAILED: &str = "PullFailed";
     pub const PULLED: &str = "Pulled";
     pub const LOADING: &str = "Loading";
+    pub const STORE_UNREACHABLE: &str = "StoreUnreachable";
     pub const STORE_CONFLICT: &str = "StoreConflict";
     pub const ACCESS_MODE_IMPOSSIBLE: &str = "AccessModeImpossible";
     pub const INVALID_CLAIM: &str = "InvalidClaim";

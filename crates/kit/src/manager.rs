@@ -507,7 +507,7 @@ impl Manager {
 /// Whether a controller's first visit waits for this gate: not for the roots of others, unless it looks at them.
 fn concerns<C: Controller>(gate: &str) -> bool {
     let Some(root) = gate.strip_prefix("root ") else {
-        return true;
+        return !gate.starts_with(admin::SERVING);
     };
     let name = root.split(' ').next().unwrap_or(root);
     name == C::NAME || C::LOOKS_AT.contains(&name)

@@ -75,6 +75,7 @@ pub fn namespaced() -> Vec<PolicyRule> {
         crate::kaos::agent::RBAC,
         crate::kaos::mcpserver::RBAC,
         crate::kaos::modelapi::RBAC,
+        crate::ollama::model::RBAC,
         crate::penin::cluster::RBAC,
     ])
 }
@@ -130,7 +131,8 @@ mod tests {
 
     #[test]
     fn nothing_is_granted_by_wildcard() {
-        for rule in [namespaced(), cluster(), whole_cluster(), own_namespace()].concat() {
+        let metrics = [crate::metrics_api::rules(), crate::metrics_api::reader_rules()].concat();
+        for rule in [namespaced(), cluster(), whole_cluster(), own_namespace(), metrics].concat() {
             let words = [rule.api_groups, rule.resources, Some(rule.verbs)]
                 .into_iter()
                 .flatten()

@@ -12,6 +12,8 @@ pub struct Settings {
     pub litellm_image: String,
     /// Server of ModelAPIs in mode Hosted.
     pub ollama_image: String,
+    /// This program, which also runs beside models, as a proxy that counts.
+    pub gantry_image: String,
     /// Python image that installs and runs packages.
     pub python_image: String,
     /// Cache of PeninOmegaClusters.
@@ -59,6 +61,7 @@ impl Default for Settings {
             agent_image: "docker.io/axsauze/kaos-agent:latest".to_owned(),
             litellm_image: "ghcr.io/berriai/litellm:main-stable".to_owned(),
             ollama_image: "docker.io/ollama/ollama:latest".to_owned(),
+            gantry_image: concat!("gantry:", env!("CARGO_PKG_VERSION")).to_owned(),
             python_image: "docker.io/library/python:3.12-slim".to_owned(),
             node_image: "docker.io/library/node:22-slim".to_owned(),
             redis_image: "docker.io/library/redis:7-alpine".to_owned(),
@@ -96,6 +99,7 @@ impl Settings {
             agent_image: or("DEFAULT_AGENT_IMAGE", defaults.agent_image),
             litellm_image: or("DEFAULT_LITELLM_IMAGE", defaults.litellm_image),
             ollama_image: or("DEFAULT_OLLAMA_IMAGE", defaults.ollama_image),
+            gantry_image: or("GANTRY_IMAGE", defaults.gantry_image),
             python_image: or("DEFAULT_MCP_SERVER_IMAGE", defaults.python_image),
             node_image: or("DEFAULT_NODE_IMAGE", defaults.node_image),
             redis_image: or("DEFAULT_REDIS_IMAGE", defaults.redis_image),

@@ -25,7 +25,7 @@ pub struct Fixture {
 }
 
 pub fn all() -> Vec<Fixture> {
-    vec![agent(), mcpserver(), modelapi(), peninomegacluster()]
+    vec![agent(), mcpserver(), model(), modelapi(), peninomegacluster()]
 }
 
 pub fn agent_resource() -> ApiResource {
@@ -136,6 +136,45 @@ fn modelapi() -> Fixture {
             "mode": "Proxy", "proxyConfig": {}, "container": {"securityContext": {"runAsUser": "somebody"}},
         })),
         deployment: "modelapi-llm",
+    }
+}
+
+pub fn model_resource() -> ApiResource {
+    ApiResource::erase::<gantry_crds::ollama::Model>(&())
+}
+
+/// On simulated nodes no store answers, so that pods wait for their weights by themselves, and are ready.
+fn model() -> Fixture {
+    let of = |spec: Value| {
+        let mut spec = spec;
+        spec["store"] = json!({"size": "1Gi", "deletionPolicy": "Delete"});
+        json!({
+            "apiVersion": "ollama.ayaka.io/v1", "kind": "Model", "metadata": {"name": "phi"}, "spec": spec,
+        })
+    };
+    Fixture {
+        resource: model_resource(),
+        name: "phi",
+        base: of(json!({"image": "phi3"})),
+        other: of(json!({
+            "image": "hf.co/org/other:Q4_K_M",
+            "autoscaling": {"minReplicas": 1, "maxReplicas": 4, "targetCPU": 50},
+            "ingress": {"host": "phi.example.org"},
+            "serviceAccountName": "default",
+            "extraEnv": [{"name": "OLLAMA_KEEP_ALIVE", "value": "1h"}],
+        })),
+        broken: (
+            of(json!({
+                "image": "phi3", "podTemplate": {"spec": {"nodeSelector": {"no-node": "has-this"}}},
+            })),
+            "Unschedulable",
+        ),
+        poison: {
+            let mut poison = of(json!({"image": "phi3"}));
+            poison["spec"]["store"]["securityContext"] = json!({"runAsUser": "somebody"});
+            poison
+        },
+        deployment: "ollama-model-phi",
     }
 }
 

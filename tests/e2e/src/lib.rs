@@ -7,6 +7,7 @@
 pub mod cluster;
 pub mod fixtures;
 pub mod operator;
+pub mod optional;
 pub mod snapshot;
 
 pub use cluster::{Cluster, eventually, eventually_for};

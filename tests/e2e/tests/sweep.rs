@@ -207,6 +207,7 @@ async fn a_namesake_is_not_mistaken_for_its_predecessor() -> anyhow::Result<()> 
         tokio::time::sleep(Duration::from_secs(1)).await;
         looker.kill().await;
         cluster.delete(&fixture.resource, fixture.name).await?;
+        cluster.release(&fixture.resource, fixture.name).await?;
         let new = eventually(async || {
             let new = cluster.apply(&fixture.resource, &fixture.base).await?;
             ensure!(new.metadata.uid != old.metadata.uid, "the old one is still there");

@@ -3,15 +3,15 @@
 
 mod agent;
 mod mcpserver;
+mod model;
 mod modelapi;
 mod penin;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Context as _, ensure};
-use gantry_e2e::{Cluster, Running, eventually, operator, snapshot::child_kinds};
+use gantry_e2e::{Cluster, Running, eventually, optional, snapshot::child_kinds};
 use gantry_kit::{Options, testing::Faults};
-use gantry_operator::{Settings, settings::Gateway};
 use kube::{
     Api,
     api::{Patch, PatchParams},
@@ -23,6 +23,7 @@ fn tables() -> Vec<Table> {
     vec![
         agent::table(),
         mcpserver::table(),
+        model::table(),
         modelapi::table(),
         penin::table(),
     ]
@@ -152,7 +153,7 @@ fn leaves(schema: &Value, path: &str, found: &mut BTreeSet<String>) {
 
 /// One test for each kind: a table takes minutes.
 mod every_change_reaches_a_child_and_every_removal_goes_back {
-    use super::{agent, check, mcpserver, modelapi, penin};
+    use super::{agent, check, mcpserver, model, modelapi, penin};
 
     #[tokio::test(flavor = "multi_thread")]
     async fn of_agent() -> anyhow::Result<()> {
@@ -162,6 +163,11 @@ mod every_change_reaches_a_child_and_every_removal_goes_back {
     #[tokio::test(flavor = "multi_thread")]
     async fn of_mcpserver() -> anyhow::Result<()> {
         check(mcpserver::table()).await
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn of_model() -> anyhow::Result<()> {
+        check(model::table()).await
     }
 
     #[tokio::test(flavor = "multi_thread")]
@@ -177,20 +183,9 @@ mod every_change_reaches_a_child_and_every_removal_goes_back {
 
 async fn check(table: Table) -> anyhow::Result<()> {
     let cluster = Cluster::simulated().await?;
-    install_stand_in(&cluster, "gateway.networking.k8s.io", "HTTPRoute").await?;
-    install_stand_in(&cluster, "monitoring.coreos.com", "ServiceMonitor").await?;
+    optional::install(&cluster).await?;
     install_growing_class(&cluster).await?;
-    let gateway = Gateway {
-        name: "gw".into(),
-        namespace: "gw".into(),
-        agent_timeout: "300s".into(),
-        modelapi_timeout: "120s".into(),
-        mcp_timeout: "60s".into(),
-    };
-    let settings = Settings {
-        gateway: Some(gateway),
-        ..operator::settings()
-    };
+    let settings = optional::settings();
     let _operator = Running::start_with(&cluster, &Faults::default(), Options::default(), settings).await?;
     run(&cluster, &table).await.context(table.kind)?;
     cluster.done().await
@@ -324,7 +319,8 @@ fn step<'a>(value: &'a Value, segment: &str) -> Option<&'a Value> {
     }
     match segment.parse::<usize>() {
         Ok(index) => value.get(index),
-        Err(_) => value.get(segment),
+        // As in JSON pointers: a slash inside a name.
+        Err(_) => value.get(segment.replace("~1", "/")),
     }
 }
 
@@ -356,33 +352,5 @@ async fn install_growing_class(cluster: &Cluster) -> anyhow::Result<()> {
         &Patch::Apply(&class),
     )
     .await?;
-    Ok(())
-}
-
-/// A stand-in for an optional API: the name and version are what counts, any spec is accepted.
-async fn install_stand_in(cluster: &Cluster, group: &str, kind: &str) -> anyhow::Result<()> {
-    use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-    let singular = kind.to_lowercase();
-    let name = format!("{singular}s.{group}");
-    let open = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
-    let crd = json!({
-        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
-        "metadata": {
-            "name": name,
-            "annotations": {"api-approved.kubernetes.io": "unapproved, a stand-in for tests"},
-        },
-        "spec": {
-            "group": group, "scope": "Namespaced",
-            "names": {
-                "kind": kind, "plural": format!("{singular}s"), "singular": singular, "listKind": format!("{kind}List"),
-            },
-            "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": {
-                "type": "object", "properties": {"spec": open},
-            }}}],
-        },
-    });
-    let api: Api<CustomResourceDefinition> = Api::all(cluster.client.clone());
-    api.patch(&name, &PatchParams::apply("e2e").force(), &Patch::Apply(&crd))
-        .await?;
     Ok(())
 }
