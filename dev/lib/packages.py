@@ -26,7 +26,6 @@ GROUPS = {
     ],
     "ingress": ["nginx"],
     "redis": ["redis-server"],
-    "alerts": ["prometheus"],
     "chart": ["python3-yaml"],
     "check": ["git", "make", "shellcheck", "gcc", "libc6-dev", "pkg-config"],
 }

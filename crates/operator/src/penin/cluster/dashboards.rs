@@ -1,5 +1,5 @@
 //! Pure: what Prometheus and Grafana are told: ServiceMonitors, and a dashboard, in a ConfigMap for Grafana's sidecar or as
-//! a file with variables. `deploy/dashboards` is made from it.
+//! a file with variables. `deploy/monitoring/dashboards/penin.json` is made from it.
 
 use gantry_crds::penin::Service;
 use kube::core::ApiResource;
@@ -314,7 +314,7 @@ mod tests {
 
     #[test]
     fn alerts_watch_what_somebody_serves_and_have_a_runbook() {
-        let text = include_str!("../../../../../deploy/alerts/penin.yaml");
+        let text = include_str!("../../../../../deploy/monitoring/penin-alerts.yaml");
         let rules: Value = serde_saphyr::from_str(text).expect("YAML");
         let runbook = include_str!("../../../../../docs/runbooks/penin.md");
         let groups = rules["groups"].as_array().into_iter().flatten();
