@@ -7,10 +7,13 @@ mod model;
 mod modelapi;
 mod penin;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use anyhow::{Context as _, ensure};
-use gantry_e2e::{Cluster, Running, eventually, optional, snapshot::child_kinds};
+use gantry_e2e::{Cluster, Running, eventually_for, optional, snapshot::child_kinds};
 use gantry_kit::{Options, testing::Faults};
 use kube::{
     Api,
@@ -18,6 +21,9 @@ use kube::{
     core::ApiResource,
 };
 use serde_json::{Map, Value, json};
+
+/// A hundred objects change at once, and a volume goes only after the pod that uses it.
+const PATIENCE: Duration = Duration::from_secs(180);
 
 fn tables() -> Vec<Table> {
     vec![
@@ -208,7 +214,7 @@ async fn run(cluster: &Cluster, table: &Table) -> anyhow::Result<()> {
     }
     for (index, row) in rows.iter().enumerate() {
         // The Deployment comes last, but the autoscaler and the route after it: wait for all that there will be.
-        let seen = eventually(async || {
+        let seen = eventually_for(PATIENCE, async || {
             let seen = look(cluster, table, index).await?;
             // What is to go must have been there.
             let needs_value = row.expected.is_null();
@@ -259,7 +265,7 @@ struct Seen {
 }
 
 async fn expect(cluster: &Cluster, table: &Table, index: usize, expected: &Value) -> anyhow::Result<()> {
-    eventually(async || {
+    eventually_for(PATIENCE, async || {
         let seen = look(cluster, table, index).await?.value;
         ensure!(
             matches(&seen, expected),
