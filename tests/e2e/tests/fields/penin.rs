@@ -691,9 +691,9 @@ fn of_service(service: Service) -> Vec<Row> {
         ),
         (
             "resources.requests",
-            json!({"memory": "99Mi"}),
+            json!({"memory": "512Ki"}),
             "resources/requests/memory",
-            json!("99Mi"),
+            json!("512Ki"),
         ),
         (
             "securityContext",
