@@ -25,6 +25,7 @@ GROUPS = {
         "ca-certificates", "tzdata", "python3", "python3-pip", "python3-venv", "python3-distutils",
     ],
     "ingress": ["nginx"],
+    "redis": ["redis-server"],
     "chart": ["python3-yaml"],
     "check": ["git", "make", "shellcheck", "gcc", "libc6-dev", "pkg-config"],
 }

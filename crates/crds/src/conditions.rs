@@ -58,6 +58,7 @@ pub mod reasons {
     pub const SCALED_TO_ZERO: &str = "ScaledToZero";
     pub const PAUSED: &str = "Paused";
     pub const TERMINATING: &str = "Terminating";
+    pub const DELETED: &str = "Deleted";
     pub const NOT_REQUESTED: &str = "NotRequested";
     pub const SUCCEEDED: &str = "Succeeded";
     pub const UNKNOWN: &str = "Unknown";
@@ -144,4 +145,7 @@ pub mod reasons {
     pub const VOLUME_CANNOT_SHRINK: &str = "VolumeCannotShrink";
     pub const VOLUME_CANNOT_GROW: &str = "VolumeCannotGrow";
     pub const METRICS_NOT_SERVED: &str = "MetricsNotServed";
+    pub const METRICS_READ: &str = "MetricsRead";
+    pub const LEDGER_PINS_PODS: &str = "LedgerPinsPods";
+    pub const SERVICE_MONITOR_MISSING: &str = "ServiceMonitorMissing";
 }

@@ -4,16 +4,17 @@
 
 use std::{
     collections::{HashMap, HashSet},
+    fmt::Debug,
     sync::{Arc, Mutex, PoisonError},
 };
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use k8s_openapi::{NamespaceResourceScope, apimachinery::pkg::apis::meta::v1::OwnerReference};
 use kube::{
-    Api, Client,
-    api::{DeleteParams, Patch, PatchParams, Preconditions, PropagationPolicy},
+    Api, Client, Resource, ResourceExt,
+    api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions, PropagationPolicy},
     core::{ApiResource, DynamicObject},
 };
-use serde::de::DeserializeOwned;
+use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 
 use crate::{
@@ -86,6 +87,31 @@ impl Children {
         self.kinds.get(&id(resource))?.store.get(key)
     }
 
+    /// Makes an object of `owner` unless one of that name is there, which is left as it is: for what is made up once
+    /// and must never be made up again.
+    pub async fn create_once<K>(&self, owner: &Owner, manager: &str, mut object: K) -> Result<()>
+    where
+        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
+            + Clone
+            + Debug
+            + Serialize
+            + DeserializeOwned,
+    {
+        let meta = object.meta_mut();
+        meta.namespace = Some(owner.key.namespace.clone());
+        meta.owner_references = Some(vec![owner.reference.clone()]);
+        let api = Api::<K>::namespaced(self.client(), &owner.key.namespace);
+        let action = format!("create {} {}", K::kind(&()), object.name_any());
+        let params = PostParams {
+            field_manager: Some(manager.to_owned()),
+            ..PostParams::default()
+        };
+        match self.caller.write(action, api.create(&params, &object)).await {
+            Err(Error::Api { source, .. }) if already_exists(&source) => Ok(()),
+            answer => answer.map(|_| ()),
+        }
+    }
+
     fn client(&self) -> Client {
         self.caller.client()
     }
@@ -145,17 +171,17 @@ impl Children {
             check_owner(owner, wished, live, original)?;
             let json = live.json()?;
             let mut wanted = wished.beside(&json);
-            let has_pods = wished.is_workload();
-            if has_pods && (inherited || takeover::keeps_template(&wished.body, &json)) {
+            let keeps = wished.is_workload()
+                && wished.keeps_pods
+                && ((inherited && takeover::serves(&json)) || takeover::keeps_template(&wished.body, &json));
+            if keeps {
                 wanted = takeover::keeping_template(&wanted);
             }
             if covers(&json, &wanted) || self.is_overruled(wished, &key, &json) {
                 return Ok(live.clone());
             }
             // A template that is kept stays the original's; all else of what it set becomes ours with the first write.
-            if (inherited && !has_pods)
-                || (takeover::kept_template(&json) && wanted["spec"]["template"].is_object())
-            {
+            if !keeps && (inherited || takeover::kept_template(&json)) {
                 self.hand_over(&api, &key.name, manager).await?;
             }
             body = Some(wanted);
@@ -283,6 +309,10 @@ fn left_by_original(owner: &Owner, wished: &Wished, live: &Child) -> bool {
 fn is_ours(live: &Child) -> bool {
     live.json()
         .is_ok_and(|json| json["metadata"]["labels"]["app.kubernetes.io/managed-by"] == crate::MANAGED_BY)
+}
+
+fn already_exists(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if status.reason == "AlreadyExists")
 }
 
 fn may_adopt(owner: &Owner, live: &Child) -> bool {

@@ -1,9 +1,15 @@
 //! One visit of one object: everything around `reconcile` that is the same for all kinds.
 
-use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
+use std::{
+    collections::HashMap,
+    panic::AssertUnwindSafe,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
 use futures::FutureExt;
 use k8s_openapi::{
+    api::core::v1::ObjectReference,
     apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta},
     jiff::Timestamp,
 };
@@ -15,6 +21,8 @@ use kube::{
 };
 use serde_json::{Value, json};
 use tracing::Instrument;
+
+use gantry_crds::conditions::reasons::{DELETED, TERMINATING};
 
 use crate::{
     PAUSED,
@@ -34,6 +42,8 @@ pub struct Driver<C: Controller> {
     pub recorder: Recorder,
     pub metrics: Metrics,
     pub resync: Duration,
+    /// Objects that were visited: what the event about their end refers to.
+    pub known: Mutex<HashMap<ObjectKey, ObjectReference>>,
 }
 
 impl<C: Controller> Driver<C> {
@@ -73,6 +83,12 @@ impl<C: Controller> Driver<C> {
             self.controller.forget(key);
             self.context.references.forget(C::NAME, key);
             self.context.links.forget(C::NAME, key);
+            let gone = self.known().remove(key);
+            if let Some(about) = gone {
+                let note = "it is gone, and what it owned goes with it".to_owned();
+                self.publish(&about, EventType::Normal, DELETED.to_owned(), note)
+                    .await;
+            }
             return Ok(None);
         };
         let object = match &cached.0 {
@@ -82,6 +98,7 @@ impl<C: Controller> Driver<C> {
                 return Ok(None);
             }
         };
+        self.known().insert(key.clone(), object.object_ref(&()));
         if object.meta().deletion_timestamp.is_some() {
             return self.let_go(object).await;
         }
@@ -174,7 +191,8 @@ impl<C: Controller> Driver<C> {
             .and_then(|status| *C::common(status).observed_generation);
         if before != object.meta().generation {
             for (reason, note) in warnings {
-                self.publish(object, EventType::Warning, reason.to_owned(), note)
+                let about = object.object_ref(&());
+                self.publish(&about, EventType::Warning, reason.to_owned(), note)
                     .await;
             }
         }
@@ -192,10 +210,15 @@ impl<C: Controller> Driver<C> {
         } else {
             EventType::Normal
         };
-        self.publish(object, type_, now.reason, now.message).await;
+        self.publish(&object.object_ref(&()), type_, now.reason, now.message)
+            .await;
     }
 
-    async fn publish(&self, object: &C::Kind, type_: EventType, reason: String, note: String) {
+    fn known(&self) -> std::sync::MutexGuard<'_, HashMap<ObjectKey, ObjectReference>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn publish(&self, about: &ObjectReference, type_: EventType, reason: String, note: String) {
         let event = Event {
             type_,
             reason,
@@ -203,8 +226,7 @@ impl<C: Controller> Driver<C> {
             action: "Reconcile".to_owned(),
             secondary: None,
         };
-        let about = object.object_ref(&());
-        let publish = self.recorder.publish(&event, &about);
+        let publish = self.recorder.publish(&event, about);
         if let Err(error) = self
             .context
             .caller
@@ -269,6 +291,9 @@ impl<C: Controller> Driver<C> {
             !ours && !C::OBSOLETE_FINALIZERS.contains(name)
         };
         let kept: Vec<&str> = held.iter().map(String::as_str).filter(stays).collect();
+        if !kept.is_empty() {
+            self.tell_the_end(object).await;
+        }
         if kept.len() < held.len() {
             match self.write_finalizers(object, kept).await {
                 Err(error) if error.is_not_found() => {}
@@ -276,6 +301,21 @@ impl<C: Controller> Driver<C> {
             }
         }
         Ok(again)
+    }
+
+    /// While somebody still holds the object, its status says that it is on its way out. That never holds it up.
+    async fn tell_the_end(&self, object: &C::Kind) {
+        let previous = C::status(object);
+        let status = ending::<C>(previous, Timestamp::now());
+        if previous == Some(&status) {
+            return;
+        }
+        match self.write_status(object, &status).await {
+            Ok(()) => {
+                self.announce(object, previous.cloned(), status, Vec::new()).await;
+            }
+            Err(error) => tracing::debug!(error = error.report(), "last status lost"),
+        }
     }
 
     async fn write_finalizers(&self, object: &C::Kind, finalizers: Vec<&str>) -> Result<()> {
@@ -349,15 +389,37 @@ pub fn fail<C: Controller>(previous: Option<&C::Status>, error: &Error, now: Tim
     {
         *reconciling = Verdict::yes(error.reason(), error.report());
     }
+    *C::common(&mut status).conditions = with_others(known, verdicts, generation, now);
+    C::summarize(&mut status);
+    status
+}
+
+/// The status of an object that is being deleted: what was known stays, the end is told.
+pub fn ending<C: Controller>(previous: Option<&C::Status>, now: Timestamp) -> C::Status {
+    let mut status = previous.cloned().unwrap_or_default();
+    let generation = *C::common(&mut status).observed_generation;
+    let known = C::common(&mut status).conditions.clone();
+    let ready = Verdict::no(TERMINATING, "it is being deleted");
+    let verdicts = all_verdicts(&ready, Progress::Working, Vec::new());
+    *C::common(&mut status).conditions = with_others(known, verdicts, generation, now);
+    C::summarize(&mut status);
+    status
+}
+
+/// These verdicts, and all other conditions as they were.
+fn with_others(
+    known: Vec<Condition>,
+    verdicts: Vec<(&'static str, Verdict)>,
+    generation: Option<i64>,
+    now: Timestamp,
+) -> Vec<Condition> {
     let mut merged = conditions::merge(&known, verdicts, generation, now);
     for other in known {
         if conditions::find(&merged, &other.type_).is_none() {
             merged.push(other);
         }
     }
-    *C::common(&mut status).conditions = merged;
-    C::summarize(&mut status);
-    status
+    merged
 }
 
 fn as_verdict(condition: &Condition) -> Verdict {

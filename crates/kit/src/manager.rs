@@ -273,6 +273,7 @@ impl Manager {
             recorder: Recorder::new(self.client.clone(), reporter),
             metrics: self.metrics.clone(),
             resync: self.options.resync,
+            known: std::sync::Mutex::default(),
         });
         let wake_all = queue.clone();
         self.everybody.push(Arc::new(move || {

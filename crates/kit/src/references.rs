@@ -141,6 +141,13 @@ impl References {
         self.lock().depend(&(controller, key.clone()), &BTreeSet::new());
     }
 
+    /// Asks again for this object at the next look: it was made a moment ago, which the watch may not have told yet.
+    pub fn doubt(&self, reference: &Reference) {
+        if let Some(entry) = self.lock().entries.get_mut(reference) {
+            entry.state = None;
+        }
+    }
+
     async fn fetch(&self, reference: &Reference) -> Result<Option<Arc<Resolved>>> {
         let ObjectKey { namespace, name } = &reference.key;
         let action = format!("get {} {}", reference.source, reference.key);

@@ -3,7 +3,7 @@
 //! Two things have to happen that an ordinary apply does not do. The original wrote with plain updates, so the fields
 //! that it set belong to its field manager and would outlive their removal from our wish: they are handed to ours. And
 //! our pods differ from the original's, so applying ours at once would restart every workload on the day of the
-//! migration: the original's pod template stays until our own wish for it changes.
+//! migration: where pods serve, the original's template stays until our own wish for it changes.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
 use kube::core::DynamicObject;
@@ -38,6 +38,11 @@ pub fn keeping_template(wish: &Value) -> Value {
         kept["metadata"]["annotations"][KEPT_TEMPLATE] = json!(digest(&template));
     }
     kept
+}
+
+/// Whether a workload has pods worth keeping: what does not work anyway is replaced at once.
+pub fn serves(live: &Value) -> bool {
+    live["spec"]["replicas"] == 0 || live["status"]["availableReplicas"].as_i64() > Some(0)
 }
 
 /// Whether the pods of this workload are still the original's, and our wish for them is what it was at take-over.
@@ -159,6 +164,17 @@ mod tests {
     fn nothing_is_handed_over_twice() {
         let live = object(json!([entry("gantry-agent", "Apply", json!({"f:spec": {}}))]));
         assert!(hand_over(&live, "gantry-agent").is_none());
+    }
+
+    #[test]
+    fn only_pods_that_serve_are_worth_keeping() {
+        assert!(serves(
+            &json!({"spec": {"replicas": 3}, "status": {"availableReplicas": 1}})
+        ));
+        assert!(serves(&json!({"spec": {"replicas": 0}, "status": {}})));
+        assert!(!serves(
+            &json!({"spec": {"replicas": 1}, "status": {"replicas": 1, "unavailableReplicas": 1}})
+        ));
     }
 
     #[test]

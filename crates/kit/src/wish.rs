@@ -50,6 +50,8 @@ pub struct Wished {
     pub name: String,
     pub body: Value,
     pub belongs: Belongs,
+    /// Where an original made this workload, its pods stay for now.
+    pub keeps_pods: bool,
 }
 
 /// Objects are applied in the order they were added: what others mount or refer to comes first.
@@ -76,6 +78,7 @@ impl Wish {
             name,
             body,
             belongs: Belongs::ToRoot,
+            keeps_pods: true,
         });
     }
 
@@ -88,6 +91,14 @@ impl Wish {
     /// the same, and the last one has to remove it, see [`crate::apply::Children::remove`].
     pub fn add_shared(&mut self, resource: ApiResource, body: Value) {
         self.add_as(Belongs::ToMany, resource, body);
+    }
+
+    /// For a workload that others could not work with as an original made it: its pods are ours from the start.
+    pub fn add_renewed(&mut self, resource: ApiResource, body: Value) {
+        self.add_json(resource, body);
+        if let Some(added) = self.objects.last_mut() {
+            added.keeps_pods = false;
+        }
     }
 
     fn add_as(&mut self, belongs: Belongs, resource: ApiResource, body: Value) {

@@ -3,6 +3,7 @@
 pub mod kaos;
 pub mod metrics_api;
 pub mod ollama;
+pub mod penin;
 pub mod rbac;
 pub mod settings;
 pub mod workload;
@@ -21,6 +22,7 @@ pub use settings::Settings;
 /// A manager with every controller in it, ready to run.
 pub async fn manager(client: Client, options: Options, metrics: Metrics, settings: Settings) -> Manager {
     let autoscaler = workload::autoscaler::resource(&client).await;
+    let budget = penin::cluster::Kinds::budget(&client).await;
     let mut children = vec![
         ChildResource::of::<Deployment>(),
         ChildResource::of::<Service>(),
@@ -34,6 +36,10 @@ pub async fn manager(client: Client, options: Options, metrics: Metrics, setting
         ChildResource::of::<Ingress>(),
         ChildResource {
             resource: autoscaler.clone(),
+            needs_crd: None,
+        },
+        ChildResource {
+            resource: budget.clone(),
             needs_crd: None,
         },
         ChildResource::optional(workload::route::resource()),
@@ -62,10 +68,16 @@ pub async fn manager(client: Client, options: Options, metrics: Metrics, setting
         models,
     ));
     manager.add(kaos::mcpserver::McpServers::new(
-        client,
+        client.clone(),
         settings.clone(),
         autoscaler.clone(),
     ));
-    manager.add(kaos::modelapi::ModelApis::new(settings, autoscaler));
+    manager.add(kaos::modelapi::ModelApis::new(
+        settings.clone(),
+        autoscaler.clone(),
+    ));
+    let kinds = penin::cluster::Kinds { autoscaler, budget };
+    let clusters = penin::cluster::Clusters::new(client, settings, kinds, &manager.metrics());
+    manager.add(clusters);
     manager
 }

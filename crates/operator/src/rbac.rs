@@ -76,6 +76,7 @@ pub fn namespaced() -> Vec<PolicyRule> {
         crate::kaos::mcpserver::RBAC,
         crate::kaos::modelapi::RBAC,
         crate::ollama::model::RBAC,
+        crate::penin::cluster::RBAC,
     ])
 }
 
@@ -141,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn secrets_are_only_read() {
+    fn secrets_are_read_and_made_but_never_changed() {
         let secrets: Vec<PolicyRule> = namespaced()
             .into_iter()
             .filter(|rule| {
@@ -152,6 +153,7 @@ mod tests {
             })
             .collect();
         assert_eq!(secrets.len(), 1);
-        assert_eq!(secrets[0].verbs, ["get", "list", "watch"]);
+        // Made: the password of a cache, once.
+        assert_eq!(secrets[0].verbs, ["create", "get", "list", "watch"]);
     }
 }

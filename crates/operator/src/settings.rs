@@ -16,6 +16,8 @@ pub struct Settings {
     pub gantry_image: String,
     /// Python image that installs and runs packages.
     pub python_image: String,
+    /// Cache of PeninOmegaClusters.
+    pub redis_image: String,
     /// Node image that installs and runs packages.
     pub node_image: String,
     /// Image with git, which clones the workspace of a coding harness.
@@ -62,6 +64,7 @@ impl Default for Settings {
             gantry_image: concat!("gantry:", env!("CARGO_PKG_VERSION")).to_owned(),
             python_image: "docker.io/library/python:3.12-slim".to_owned(),
             node_image: "docker.io/library/node:22-slim".to_owned(),
+            redis_image: "docker.io/library/redis:7-alpine".to_owned(),
             git_image: "docker.io/alpine/git:2.49.1".to_owned(),
             bridge_package: "mcp-proxy".to_owned(),
             package_index: String::new(),
@@ -99,6 +102,7 @@ impl Settings {
             gantry_image: or("GANTRY_IMAGE", defaults.gantry_image),
             python_image: or("DEFAULT_MCP_SERVER_IMAGE", defaults.python_image),
             node_image: or("DEFAULT_NODE_IMAGE", defaults.node_image),
+            redis_image: or("DEFAULT_REDIS_IMAGE", defaults.redis_image),
             git_image: or("DEFAULT_GIT_IMAGE", defaults.git_image),
             bridge_package: or("GANTRY_MCP_BRIDGE_PACKAGE", defaults.bridge_package),
             package_index: or("GANTRY_DEFAULT_PACKAGE_INDEX", String::new()),

@@ -89,6 +89,34 @@ fn generated() -> anyhow::Result<BTreeMap<PathBuf, String>> {
         "deploy/monitoring/tests/one-model.yaml".into(),
         yaml(&groups(Some(&one)))?,
     );
+    let dashboard = serde_json::to_string_pretty(&gantry_operator::penin::cluster::dashboard())?;
+    for folder in [
+        "deploy/monitoring/dashboards",
+        "deploy/helm/gantry/files/dashboards",
+    ] {
+        files.insert(format!("{folder}/penin.json").into(), format!("{dashboard}\n"));
+    }
+    // A chart has to hold its files itself. The alerts about models are left out: `prometheusRule` of a Model makes them.
+    for (name, text) in [
+        (
+            "alerts/operator.yaml",
+            include_str!("../../../deploy/monitoring/operator-alerts.yaml"),
+        ),
+        (
+            "alerts/penin.yaml",
+            include_str!("../../../deploy/monitoring/penin-alerts.yaml"),
+        ),
+        (
+            "dashboards/operator.json",
+            include_str!("../../../deploy/monitoring/dashboards/operator.json"),
+        ),
+        (
+            "dashboards/models.json",
+            include_str!("../../../deploy/monitoring/dashboards/models.json"),
+        ),
+    ] {
+        files.insert(format!("deploy/helm/gantry/files/{name}").into(), text.to_owned());
+    }
     Ok(files)
 }
 

@@ -25,7 +25,7 @@ pub struct Fixture {
 }
 
 pub fn all() -> Vec<Fixture> {
-    vec![agent(), mcpserver(), model(), modelapi()]
+    vec![agent(), mcpserver(), model(), modelapi(), peninomegacluster()]
 }
 
 pub fn agent_resource() -> ApiResource {
@@ -175,6 +175,48 @@ fn model() -> Fixture {
             poison
         },
         deployment: "ollama-model-phi",
+    }
+}
+
+pub fn peninomegacluster_resource() -> ApiResource {
+    ApiResource::erase::<gantry_crds::penin::PeninOmegaCluster>(&())
+}
+
+fn peninomegacluster() -> Fixture {
+    let of = |mut spec: Value| {
+        // Many of them share a node.
+        let small = json!({"cpu": "10m", "memory": "16Mi"});
+        spec["resources"] =
+            json!({"omegaMeta": small, "sigmaGuard": small, "srOmegaInfinity": small, "acfaLeague": small});
+        json!({
+            "apiVersion": "penin.ai/v1alpha1", "kind": "PeninOmegaCluster",
+            "metadata": {"name": "omega"}, "spec": spec,
+        })
+    };
+    Fixture {
+        resource: peninomegacluster_resource(),
+        name: "omega",
+        base: of(json!({})),
+        other: of(json!({
+            "version": "0.10.0",
+            // The volume of `base` outlives its cluster; this one does not.
+            "storage": {"wormLedger": {"deletionPolicy": "Delete"}, "cache": {"type": "memory"}},
+            "autoScaling": {"minReplicas": 1, "maxReplicas": 3, "services": {"acfaLeague": {"enabled": false}}},
+            "replicas": {"acfaLeague": 2},
+            "networkPolicy": {"egress": [{"ports": [{"port": 443, "protocol": "TCP"}]}]},
+            "observability": {"dashboards": true},
+            "services": {"sigmaGuard": {"port": 9000, "probe": {"type": "TCP"}}},
+        })),
+        broken: (
+            of(
+                json!({"services": {"srOmegaInfinity": {"podSpec": {"nodeSelector": {"no-node": "has-this"}}}}}),
+            ),
+            "Unschedulable",
+        ),
+        poison: of(
+            json!({"services": {"sigmaGuard": {"container": {"securityContext": {"runAsUser": "somebody"}}}}}),
+        ),
+        deployment: "omega-omega-meta",
     }
 }
 

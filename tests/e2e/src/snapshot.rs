@@ -41,6 +41,7 @@ pub fn child_kinds() -> Vec<ApiResource> {
         of("monitoring.coreos.com", "v1", "ServiceMonitor", "servicemonitors"),
         of("monitoring.coreos.com", "v1", "PodMonitor", "podmonitors"),
         of("monitoring.coreos.com", "v1", "PrometheusRule", "prometheusrules"),
+        of("policy", "v1beta1", "PodDisruptionBudget", "poddisruptionbudgets"),
     ]
 }
 
@@ -84,15 +85,20 @@ pub fn essence(object: &DynamicObject, namespace: &str) -> Value {
         map.remove("secrets");
     }
     if let Some(annotations) = value["metadata"]["annotations"].as_object_mut() {
-        // The revision counts rollouts, and the digest covers the owner's uid.
-        // What binds a claim to a volume is the cluster's.
-        let others = [
+        // The revision counts rollouts, the digest covers the owner's uid, and volumes are bound by others.
+        let theirs = [
             "deployment.kubernetes.io/",
             "pv.kubernetes.io/",
             "volume.",
             gantry_kit::WISH,
         ];
-        annotations.retain(|name, _| !others.iter().any(|other| name.starts_with(other)));
+        annotations.retain(|name, _| !theirs.iter().any(|prefix| name.starts_with(prefix)));
+    }
+    // What is referred to may be made up, and is another one in every run.
+    if let Some(references) =
+        value["spec"]["template"]["metadata"]["annotations"].get_mut("gantry.dev/references")
+    {
+        *references = json!("DIGEST");
     }
     if let Some(spec) = value["spec"].as_object_mut() {
         spec.retain(|name, _| !matches!(name.as_str(), "clusterIP" | "clusterIPs" | "volumeName"));

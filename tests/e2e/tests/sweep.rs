@@ -167,6 +167,8 @@ async fn stale_lists_at_a_restart_harm_nothing() -> anyhow::Result<()> {
             "/deployments?",
             "/services?",
             "/horizontalpodautoscalers?",
+            "/persistentvolumeclaims?",
+            "/poddisruptionbudgets?",
             "/pods?",
         ] {
             faults.inject(Rule::new(Fault::Stale).on(Method::GET, path));

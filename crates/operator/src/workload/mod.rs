@@ -1,5 +1,5 @@
 //! Pure pieces that several kinds build their children from. Nothing here does IO, except that `autoscaler` asks the
-//! server once which version it speaks, and that `reach` makes clients.
+//! server once which version it speaks, that `reach` makes clients, and that `claim` looks at what is there.
 
 pub mod autoscaler;
 pub mod claim;

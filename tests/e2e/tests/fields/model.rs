@@ -21,6 +21,8 @@ pub fn table() -> Table {
             "PersistentVolumeClaim" => format!("ollama-models-store-{root}-pvc"),
             _ => format!("ollama-model-{root}"),
         },
+        exempt_below: &[],
+        shared: |_| None,
         exempt: &[
             // Dynamic resource allocation is newer than this server, which refuses the field.
             "resources.claims",

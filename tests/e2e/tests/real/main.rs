@@ -6,6 +6,7 @@ mod models;
 mod models_counted;
 mod models_inherited;
 mod models_reached;
+mod penin;
 
 use anyhow::{Context as _, ensure};
 use gantry_e2e::{Cluster, Running, operator, snapshot::child_kinds};

@@ -5,6 +5,7 @@ use std::{net::TcpListener, time::Duration};
 
 use anyhow::{Context as _, ensure};
 use gantry_e2e::{Cluster, eventually_for, fixtures::model_resource, snapshot::child_kinds};
+use gantry_kit::admin::Readiness;
 use gantry_operator::{metrics_api, settings::Reach};
 use http::Request;
 use http_body_util::BodyExt;
@@ -161,8 +162,9 @@ async fn serve_metrics(cluster: &Cluster, tasks: &mut JoinSet<()>) -> anyhow::Re
         reach: Reach::Direct,
     };
     let client = cluster.client.clone();
+    let gate = Readiness::default().gate("metrics");
     tasks.spawn(async move {
-        if let Err(error) = metrics_api::run(client, options).await {
+        if let Err(error) = metrics_api::run(client, options, gate).await {
             tracing::error!(%error, "the metrics API ended");
         }
     });
