@@ -92,6 +92,21 @@ async fn what_ollama_operator_left_is_taken_over_with_its_pods() -> anyhow::Resu
         }),
     )
     .await?;
+    // What does not work anyway would be replaced at once.
+    for (kind, name) in [
+        ("StatefulSet", "ollama-models-store"),
+        ("Deployment", "ollama-model-phi"),
+    ] {
+        eventually(async || {
+            let live = api(&cluster, kind)?.get(name).await?;
+            ensure!(
+                live.data["status"]["readyReplicas"] == 1,
+                "{kind} does not run yet"
+            );
+            Ok(())
+        })
+        .await?;
+    }
     let _operator = Running::start(&cluster, &Faults::default()).await?;
     wait_ready(&cluster, &model_resource(), "phi", "True", None).await?;
     for (kind, name, before) in [

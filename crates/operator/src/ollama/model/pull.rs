@@ -205,8 +205,9 @@ impl Work {
                 let seconds = order.stall.as_secs();
                 return Err(Fault::Said(format!("the download did not move for {seconds} s")));
             };
-            let line =
-                line.unwrap_or_else(|| Err(Fault::Unreachable("the download broke off".to_owned())))?;
+            let line = line
+                .unwrap_or_else(|| Err(Fault::Said("the download broke off".to_owned())))
+                .map_err(broken_off)?;
             if let Some(words) = line.error {
                 return Err(Fault::Said(words));
             }
@@ -239,6 +240,15 @@ impl Work {
             entry.told = Instant::now();
             entry.users.iter().for_each(|user| self.queue.add(user.clone()));
         }
+    }
+}
+
+/// A store that was there a moment ago is not out of reach: it restarts, and the download goes on then. Pods that are made for
+/// stores out of reach would only wait.
+fn broken_off(fault: Fault) -> Fault {
+    match fault {
+        Fault::Unreachable(why) => Fault::Said(why),
+        said @ Fault::Said(_) => said,
     }
 }
 
