@@ -42,7 +42,12 @@ pub fn keeping_template(wish: &Value) -> Value {
 
 /// Whether a workload has pods worth keeping: what does not work anyway is replaced at once.
 pub fn serves(live: &Value) -> bool {
-    live["spec"]["replicas"] == 0 || live["status"]["availableReplicas"].as_i64() > Some(0)
+    // Old servers count no available pods of a StatefulSet.
+    let counts = ["availableReplicas", "readyReplicas"];
+    live["spec"]["replicas"] == 0
+        || counts
+            .iter()
+            .any(|count| live["status"][count].as_i64() > Some(0))
 }
 
 /// Whether the pods of this workload are still the original's, and our wish for them is what it was at take-over.
@@ -172,6 +177,9 @@ mod tests {
             &json!({"spec": {"replicas": 3}, "status": {"availableReplicas": 1}})
         ));
         assert!(serves(&json!({"spec": {"replicas": 0}, "status": {}})));
+        assert!(serves(
+            &json!({"spec": {"replicas": 1}, "status": {"replicas": 1, "readyReplicas": 1}})
+        ));
         assert!(!serves(
             &json!({"spec": {"replicas": 1}, "status": {"replicas": 1, "unavailableReplicas": 1}})
         ));
