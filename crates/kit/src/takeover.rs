@@ -42,9 +42,12 @@ pub fn keeping_template(wish: &Value) -> Value {
 
 /// Whether a workload has pods worth keeping: what does not work anyway is replaced at once.
 pub fn serves(live: &Value) -> bool {
-    let some = |field: &str| live["status"][field].as_i64() > Some(0);
-    // Old servers do not tell how many pods of a StatefulSet are available.
-    live["spec"]["replicas"] == 0 || some("availableReplicas") || some("readyReplicas")
+    // Old servers count no available pods of a StatefulSet.
+    let counts = ["availableReplicas", "readyReplicas"];
+    live["spec"]["replicas"] == 0
+        || counts
+            .iter()
+            .any(|count| live["status"][count].as_i64() > Some(0))
 }
 
 /// Whether the pods of this workload are still the original's, and our wish for them is what it was at take-over.

@@ -139,11 +139,27 @@ impl Wish {
                     .as_i64()
                     .map_or_else(|| "auto".to_owned(), |asked| asked.to_string());
                 wished.body["metadata"]["annotations"][crate::REPLICAS] = json!(asked);
+                own_schemes(&mut wished.body["spec"]["template"]["spec"]);
             }
             let digest = digest(&wished.body);
             wished.body["metadata"]["annotations"][crate::WISH] = json!(digest);
         }
         self.objects
+    }
+}
+
+/// Says the scheme of every HTTP probe and hook, which the server would fill in. What it fills in is nobody's and stays
+/// behind when we drop the rest, and an `httpGet` of nothing but a scheme is refused.
+fn own_schemes(value: &mut Value) {
+    match value {
+        Value::Object(fields) => {
+            if let Some(Value::Object(get)) = fields.get_mut("httpGet") {
+                get.entry("scheme").or_insert_with(|| json!("HTTP"));
+            }
+            fields.values_mut().for_each(own_schemes);
+        }
+        Value::Array(items) => items.iter_mut().for_each(own_schemes),
+        _ => {}
     }
 }
 
@@ -212,7 +228,7 @@ pub fn digest_bytes(bytes: &[u8]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use k8s_openapi::api::core::v1::ConfigMap;
+    use k8s_openapi::api::{apps::v1::Deployment, core::v1::ConfigMap};
 
     use super::*;
 
@@ -276,10 +292,28 @@ mod tests {
     }
 
     #[test]
+    fn probes_own_their_scheme() {
+        let mut wish = Wish::default();
+        let probe = |get: Value| json!({"name": "a", "livenessProbe": {"httpGet": get}});
+        let containers = json!([
+            probe(json!({"port": 1})),
+            probe(json!({"port": 1, "scheme": "HTTPS"}))
+        ]);
+        let spec = json!({"template": {"spec": {"containers": containers}}});
+        wish.add_json(
+            ApiResource::erase::<Deployment>(&()),
+            json!({"metadata": {"name": "a"}, "spec": spec}),
+        );
+        let containers = &wish.seal(&owner())[0].body["spec"]["template"]["spec"]["containers"];
+        assert_eq!(containers[0]["livenessProbe"]["httpGet"]["scheme"], "HTTP");
+        assert_eq!(containers[1]["livenessProbe"]["httpGet"]["scheme"], "HTTPS");
+    }
+
+    #[test]
     fn replicas_are_written_only_when_the_wish_for_them_changes() {
         let wished = |replicas: Value| {
             let mut wish = Wish::default();
-            let resource = ApiResource::erase::<k8s_openapi::api::apps::v1::Deployment>(&());
+            let resource = ApiResource::erase::<Deployment>(&());
             wish.add_json(
                 resource,
                 json!({"metadata": {"name": "a"}, "spec": {"replicas": replicas}}),

@@ -12,7 +12,7 @@ use http::Request;
 use http_body_util::BodyExt;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use kube::{
-    Api,
+    Api, ResourceExt,
     api::{DeleteParams, ListParams},
     client::Body,
     core::DynamicObject,
@@ -169,9 +169,12 @@ async fn a_download_outlives_the_store_and_the_operator() -> anyhow::Result<()> 
     let pods: Api<Pod> = Api::namespaced(cluster.client.clone(), &cluster.namespace);
     // Not 0: then the kubelet would let the old container go on for a while.
     let params = DeleteParams::default().grace_period(1);
+    let lost = pods.get("ollama-models-store-0").await?.uid();
     pods.delete("ollama-models-store-0", &params).await?;
-    until(&cluster, "slow", |model| {
-        condition(model, "StoreReady").is_some_and(|store| store["status"] == "False")
+    eventually_for(PATIENCE, async || {
+        let store = pods.get("ollama-models-store-0").await?;
+        ensure!(store.uid() != lost, "the old one is still there");
+        Ok(())
     })
     .await?;
     until(&cluster, "slow", is_under_way).await?;

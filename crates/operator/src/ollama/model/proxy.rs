@@ -9,7 +9,7 @@ use gantry_crds::{
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use serde_json::{Value, json};
 
-use super::{name::ModelName, store::http_get};
+use super::name::ModelName;
 use crate::Settings;
 
 pub const CONTAINER: &str = "model-proxy";
@@ -54,9 +54,9 @@ pub fn container(spec: &ModelSpec, settings: &Settings, model: &ModelName) -> Va
             {"name": METRICS, "containerPort": METRICS_PORT, "protocol": "TCP"},
         ],
         "resources": {"requests": {"cpu": "10m", "memory": "16Mi"}},
-        "readinessProbe": {"httpGet": http_get("/healthz", METRICS_PORT), "periodSeconds": 5},
+        "readinessProbe": {"httpGet": {"path": "/healthz", "port": METRICS_PORT}, "periodSeconds": 5},
         "livenessProbe": {
-            "httpGet": http_get("/healthz", METRICS_PORT), "periodSeconds": 10, "failureThreshold": 6,
+            "httpGet": {"path": "/healthz", "port": METRICS_PORT}, "periodSeconds": 10, "failureThreshold": 6,
         },
     });
     // Without a word of its own, the proxy counts as waiting what Ollama lets wait.
@@ -79,9 +79,9 @@ pub fn container(spec: &ModelSpec, settings: &Settings, model: &ModelName) -> Va
 /// handler that is there once cannot be taken away by server-side apply, since what is left of it would be refused.
 pub fn before_stop(counted: bool) -> Value {
     if counted {
-        http_get("/idle", METRICS_PORT)
+        json!({"path": "/idle", "port": METRICS_PORT})
     } else {
-        http_get("/", PORT)
+        json!({"path": "/", "port": PORT})
     }
 }
 

@@ -230,7 +230,7 @@ pub fn decide(
     ]);
     server["resources"] = json!({"requests": {"cpu": "50m", "memory": "256Mi"}});
     server["readinessProbe"] =
-        json!({"httpGet": http_get("/api/version", PORT), "periodSeconds": 5, "timeoutSeconds": 5});
+        json!({"httpGet": {"path": "/api/version", "port": PORT}, "periodSeconds": 5, "timeoutSeconds": 5});
     let mut patch = json!({"name": SERVER, "env": env, "resources": resources});
     drop_nulls(&mut patch);
     strategic(&mut server, &patch);
@@ -405,7 +405,7 @@ pub fn server(image: &str, read_only: bool, port: i32) -> Value {
         "volumeMounts": [with_read_only(json!({"name": VOLUME, "mountPath": MOUNT}), read_only)],
         // The server answers this as long as it lives, whatever it loads.
         "livenessProbe": {
-            "httpGet": http_get("/", port), "periodSeconds": 10, "timeoutSeconds": 5, "failureThreshold": 6,
+            "httpGet": {"path": "/", "port": port}, "periodSeconds": 10, "timeoutSeconds": 5, "failureThreshold": 6,
         },
     })
 }
@@ -430,11 +430,6 @@ fn with_read_only(mut mount: Value, read_only: bool) -> Value {
         mount["readOnly"] = json!(true);
     }
     mount
-}
-
-/// The scheme is the server's default. Said here, it is ours, and goes when the handler becomes another one.
-pub fn http_get(path: &str, port: i32) -> Value {
-    json!({"path": path, "port": port, "scheme": "HTTP"})
 }
 
 pub fn drop_nulls(value: &mut Value) {

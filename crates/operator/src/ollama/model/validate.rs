@@ -261,7 +261,8 @@ fn template(
 /// A pod may do one thing before it stops; the user's own wins.
 fn one_handler(pod: &mut Value) {
     for container in pod["containers"].as_array_mut().into_iter().flatten() {
-        if let Some(handler) = container["lifecycle"]["preStop"].as_object_mut()
+        let handler = container.pointer_mut("/lifecycle/preStop");
+        if let Some(handler) = handler.and_then(Value::as_object_mut)
             && handler.len() > 1
         {
             handler.remove("httpGet");
@@ -308,7 +309,7 @@ fn is_there(name: &ModelName, port: i32) -> Value {
     if short.contains('/') {
         json!({"exec": {"command": ["ollama", "show", short]}})
     } else {
-        json!({"httpGet": store::http_get(&format!("/v1/models/{short}"), port)})
+        json!({"httpGet": {"path": format!("/v1/models/{short}"), "port": port}})
     }
 }
 
