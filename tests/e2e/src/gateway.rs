@@ -5,7 +5,6 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use kube::{
     Api,
     api::{Patch, PatchParams},
-    core::{ApiResource, GroupVersionKind},
 };
 use serde_json::json;
 
@@ -23,11 +22,6 @@ pub fn settings() -> Settings {
         gateway: Some(gateway),
         ..operator::settings()
     }
-}
-
-pub fn routes() -> ApiResource {
-    let kind = GroupVersionKind::gvk("gateway.networking.k8s.io", "v1", "HTTPRoute");
-    ApiResource::from_gvk_with_plural(&kind, "httproutes")
 }
 
 /// A stand-in for the Gateway API: the name and version are what counts, any spec is accepted.
