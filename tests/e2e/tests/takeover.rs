@@ -10,6 +10,7 @@ use gantry_e2e::{
     snapshot::child_kinds,
 };
 use gantry_kit::{Options, testing::Faults};
+use gantry_operator::workload::route;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Service};
 use kube::{
     Api, ResourceExt,
@@ -164,7 +165,7 @@ async fn play_the_original(cluster: &Cluster, original: &Original) -> anyhow::Re
             }],
         },
     }))?;
-    eventually(async || Ok(cluster.api(&optional::routes()).create(&by, &route).await?)).await?;
+    eventually(async || Ok(cluster.api(&route::resource()).create(&by, &route).await?)).await?;
     Ok(())
 }
 
@@ -242,7 +243,7 @@ async fn a_running_kaos_is_taken_over_without_a_restart() -> anyhow::Result<()> 
                 .map(String::as_str),
             Some("gantry")
         );
-        let route = cluster.api(&optional::routes()).get(original.route).await?;
+        let route = cluster.api(&route::resource()).get(original.route).await?;
         assert_eq!(
             route
                 .labels()
@@ -324,7 +325,7 @@ async fn removals_work(cluster: &Cluster, originals: &[Original]) -> anyhow::Res
             .patch(name, &PatchParams::default(), &hidden)
             .await?;
         eventually(async || {
-            let route = cluster.api(&optional::routes()).get_opt(original.route).await?;
+            let route = cluster.api(&route::resource()).get_opt(original.route).await?;
             ensure!(route.is_none(), "the HTTPRoute is still there");
             Ok(())
         })
