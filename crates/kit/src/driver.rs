@@ -153,20 +153,19 @@ impl<C: Controller> Driver<C> {
             self.context.caller.client(),
             &object.namespace().unwrap_or_default(),
         );
-        let patch = status_patch::<C::Kind>(object.meta(), json!(status));
+        let wanted = json!(status);
+        // Servers before 1.21 make a whole block that an apply drops null, and then refuse that null.
+        if let Some(blocks) = surplus(&json!(C::status(object)), &wanted, Value::is_object) {
+            self.clear_status(&api, object, blocks).await?;
+        }
+        let patch = Patch::Apply(status_patch::<C::Kind>(object.meta(), wanted.clone()));
         let params = PatchParams::apply(&format!("{}-status", self.context.field_manager)).force();
         let action = format!("write the status of {} {name}", C::Kind::kind(&()));
-        let patch = Patch::Apply(patch);
         let call = api.patch_status(&name, &params, &patch);
         let mut written = self.context.caller.write(action, call).await?;
-        if let Some(rest) = leftovers(&json!(C::status(&written)), &json!(status)) {
-            let patch = Patch::Merge(json!({
-                "metadata": {"uid": written.uid(), "resourceVersion": written.resource_version()}, "status": rest,
-            }));
-            let params = PatchParams::default();
-            let call = api.patch_status(&name, &params, &patch);
-            let action = format!("clear the status of {} {name}", C::Kind::kind(&()));
-            written = self.context.caller.write(action, call).await?;
+        // What an original operator wrote, and on old servers what `kubectl replace` made nobody's.
+        if let Some(rest) = surplus(&json!(C::status(&written)), &wanted, |_| true) {
+            written = self.clear_status(&api, &written, rest).await?;
         }
         written.meta_mut().managed_fields = None;
         // So that the next visit compares with what we wrote, also when the watch is slower.
@@ -176,6 +175,20 @@ impl<C: Controller> Driver<C> {
             self.context.links.changed(C::NAME, key);
         }
         Ok(())
+    }
+
+    /// Takes fields out of the status of exactly this version of the object.
+    async fn clear_status(&self, api: &Api<C::Kind>, object: &C::Kind, fields: Value) -> Result<C::Kind> {
+        let name = object.name_any();
+        let patch = Patch::Merge(json!({
+            "metadata": {"uid": object.uid(), "resourceVersion": object.resource_version()}, "status": fields,
+        }));
+        let params = PatchParams::default();
+        let action = format!("clear the status of {} {name}", C::Kind::kind(&()));
+        self.context
+            .caller
+            .write(action, api.patch_status(&name, &params, &patch))
+            .await
     }
 
     /// Events mark transitions of `Ready` and warnings about a new spec, never repetitions.
@@ -431,21 +444,20 @@ fn as_verdict(condition: &Condition) -> Verdict {
     Verdict::new(truth, condition.reason.clone(), condition.message.clone())
 }
 
-/// A merge patch that removes what a status still has and should not: fields that an original operator wrote, and on
-/// old servers those of ours that `kubectl replace` made nobody's. Lists are left alone.
-fn leftovers(found: &Value, wanted: &Value) -> Option<Value> {
+/// A merge patch that removes what a status still has and should not, where `which` holds for it. Lists are left alone.
+fn surplus(found: &Value, wanted: &Value, which: fn(&Value) -> bool) -> Option<Value> {
     let (Value::Object(found), Value::Object(wanted)) = (found, wanted) else {
         return None;
     };
-    let surplus = found.iter().filter_map(|(name, value)| {
+    let rest = found.iter().filter_map(|(name, value)| {
         let rest = match wanted.get(name) {
-            None => Some(Value::Null),
-            Some(wanted) => leftovers(value, wanted),
+            None => which(value).then_some(Value::Null),
+            Some(wanted) => surplus(value, wanted, which),
         };
         rest.map(|rest| (name.clone(), rest))
     });
-    let surplus: serde_json::Map<String, Value> = surplus.collect();
-    (!surplus.is_empty()).then_some(Value::Object(surplus))
+    let rest: serde_json::Map<String, Value> = rest.collect();
+    (!rest.is_empty()).then_some(Value::Object(rest))
 }
 
 /// The uid makes the server refuse when the object was replaced by a namesake meanwhile.
@@ -464,10 +476,16 @@ mod tests {
 
     #[test]
     fn only_what_is_not_wanted_any_more_is_cleared() {
-        let found = json!({"endpoint": "x", "phase": "Ready", "links": {"a": "1", "b": "2"}, "list": [1, 2]});
+        let found = json!({
+            "endpoint": "x", "phase": "Ready", "links": {"a": "1", "b": "2"}, "list": [1, 2], "cache": {"ready": true},
+        });
         let wanted = json!({"phase": "Failed", "links": {"a": "3"}, "list": [1], "new": true});
-        let rest = json!({"endpoint": null, "links": {"b": null}});
-        assert_eq!(leftovers(&found, &wanted), Some(rest));
-        assert_eq!(leftovers(&wanted, &wanted), None);
+        let rest = json!({"endpoint": null, "links": {"b": null}, "cache": null});
+        assert_eq!(surplus(&found, &wanted, |_| true), Some(rest));
+        assert_eq!(
+            surplus(&found, &wanted, Value::is_object),
+            Some(json!({"cache": null}))
+        );
+        assert_eq!(surplus(&wanted, &wanted, |_| true), None);
     }
 }

@@ -27,6 +27,7 @@ use crate::{
     manager::Wakers,
     metrics::Metrics,
     store::{ObjectKey, version},
+    watch,
     wish::digest_bytes,
 };
 
@@ -197,7 +198,7 @@ impl References {
         K: Resource<DynamicType = ()> + Clone + fmt::Debug + Send + 'static,
     {
         let config = watcher::Config::default();
-        let mut events = pin!(watcher(api, config).default_backoff());
+        let mut events = pin!(watcher(api, config).backoff(watch::retries()));
         let mut seen = HashSet::new();
         while let Some(event) = events.next().await {
             match event {

@@ -196,7 +196,8 @@ fn peninomegacluster() -> Fixture {
     Fixture {
         resource: peninomegacluster_resource(),
         name: "omega",
-        base: of(json!({})),
+        // One, as the autoscaler of `other` starts with: a number that runs is handed over to it.
+        base: of(json!({"replicas": {"sigmaGuard": 1}})),
         other: of(json!({
             "version": "0.10.0",
             // The volume of `base` outlives its cluster; this one does not.

@@ -272,11 +272,14 @@ async fn every_path_to_a_spec_ends_the_same() -> anyhow::Result<()> {
     let home = Cluster::simulated().await?;
     fixtures::each(async |fixture| {
         let (expected, _) = undisturbed(&home, fixture, &fixture.base).await?;
+        let (other, _) = undisturbed(&home, fixture, &fixture.other).await?;
         let cluster = home.in_new_namespace().await?;
         let operator = Running::start(&cluster, &Faults::default()).await?;
         let (broken, reason) = &fixture.broken;
-        cluster.apply(&fixture.resource, &fixture.other).await?;
+        cluster.apply(&fixture.resource, &fixture.base).await?;
         settled(&cluster, fixture).await?;
+        cluster.apply(&fixture.resource, &fixture.other).await?;
+        assert_same(&settled(&cluster, fixture).await?, &other, "to another spec");
         cluster.apply(&fixture.resource, &fixture.base).await?;
         assert_same(&settled(&cluster, fixture).await?, &expected, "from another spec");
         cluster.apply(&fixture.resource, broken).await?;

@@ -129,7 +129,7 @@ pub fn reader_rules() -> Vec<PolicyRule> {
 /// How the API server shows itself, whenever that changes.
 async fn follow_front_proxy(client: Client, fronts: watch::Sender<Option<Arc<FrontProxy>>>) {
     let api: Api<ConfigMap> = Api::namespaced(client, front::NAMESPACE);
-    let mut events = pin!(watch_object(api, front::CONFIG_MAP).default_backoff());
+    let mut events = pin!(watch_object(api, front::CONFIG_MAP).backoff(gantry_kit::watch::retries()));
     while let Some(event) = events.next().await {
         let read = match event {
             Ok(Some(map)) => FrontProxy::read(&map.data.unwrap_or_default()),
