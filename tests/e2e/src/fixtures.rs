@@ -184,8 +184,8 @@ pub fn peninomegacluster_resource() -> ApiResource {
 
 fn peninomegacluster() -> Fixture {
     let of = |mut spec: Value| {
-        // Many of them share a node.
-        let small = json!({"cpu": "10m", "memory": "16Mi"});
+        // Many of them share a node; and several times what a simulated pod uses, so that no autoscaler adds any.
+        let small = json!({"cpu": "100m", "memory": "128Mi"});
         spec["resources"] =
             json!({"omegaMeta": small, "sigmaGuard": small, "srOmegaInfinity": small, "acfaLeague": small});
         json!({
