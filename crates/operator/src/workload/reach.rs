@@ -1,6 +1,6 @@
 //! How this process gets to a workload: by its address inside the cluster, or through the API server.
 
-use std::time::Duration;
+use std::{error::Error, io, time::Duration};
 
 use hyper_util::client::legacy::connect::HttpConnector;
 use kube::{Client, client::Body};
@@ -30,15 +30,20 @@ pub fn base(reach: Reach, namespace: &str, service: &str, address: &str, port: i
 }
 
 /// The cause at the bottom: "Connection refused" says more than "client error (Connect)".
-pub fn innermost(error: &dyn std::error::Error) -> String {
+pub fn innermost(error: &(dyn Error + 'static)) -> String {
     let mut deepest = error;
     while let Some(source) = deepest.source() {
         deepest = source;
     }
-    let text = deepest.to_string();
-    if text == "deadline has elapsed" {
-        "no connection within 3 s".to_owned()
+    let unreached = deepest.is::<tokio::time::error::Elapsed>()
+        || deepest.downcast_ref::<io::Error>().is_some_and(|error| {
+            use io::ErrorKind::{HostUnreachable, NetworkUnreachable, TimedOut};
+            matches!(error.kind(), HostUnreachable | NetworkUnreachable | TimedOut)
+        });
+    // A network gives up on an absent host after about as long as we do: told in one way, or the status would flap.
+    if unreached {
+        "its address does not answer".to_owned()
     } else {
-        text
+        deepest.to_string()
     }
 }
