@@ -60,26 +60,31 @@ enum ReachArgument {
 }
 
 #[derive(Clone, Copy, ValueEnum)]
-enum LogFormat {
+pub enum LogFormat {
     /// text on a terminal, json elsewhere
     Auto,
     Json,
     Text,
 }
 
+impl From<LogFormat> for telemetry::Format {
+    fn from(format: LogFormat) -> Self {
+        match format {
+            LogFormat::Auto => Self::Auto,
+            LogFormat::Json => Self::Json,
+            LogFormat::Text => Self::Text,
+        }
+    }
+}
+
 pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
-    let format = match arguments.log_format {
-        LogFormat::Auto => telemetry::Format::Auto,
-        LogFormat::Json => telemetry::Format::Json,
-        LogFormat::Text => telemetry::Format::Text,
-    };
     let endpoint = arguments
         .otlp_endpoint
         .as_deref()
         .filter(|endpoint| !endpoint.is_empty());
     // The MCP library reports as errors what our probes treat as answers.
     let level = format!("{},rmcp=off", arguments.log_level);
-    let _telemetry = telemetry::init("gantry-operator", &level, format, endpoint);
+    let _telemetry = telemetry::init("gantry-operator", &level, arguments.log_format.into(), endpoint);
     let in_pod = std::env::var_os("KUBERNETES_SERVICE_HOST").is_some();
     let reach = match arguments.reach {
         ReachArgument::Direct => Reach::Direct,
@@ -128,7 +133,7 @@ fn identity() -> String {
     format!("{}-{}", host.trim(), std::process::id())
 }
 
-async fn stop_signal() {
+pub async fn stop_signal() {
     let (Ok(mut terminate), Ok(mut interrupt)) =
         (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
     else {
