@@ -25,6 +25,7 @@ GROUPS = {
         "ca-certificates", "tzdata", "python3", "python3-pip", "python3-venv", "python3-distutils",
     ],
     "chart": ["python3-yaml"],
+    "database": ["postgresql", "openssl", "curl", "util-linux"],
     "check": ["git", "make", "shellcheck", "gcc", "libc6-dev", "pkg-config"],
 }
 
