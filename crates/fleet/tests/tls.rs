@@ -40,6 +40,8 @@ fn certificate(folder: &Path, name: &str) -> (String, String) {
         &format!("/CN={name}"),
         "-addext",
         "subjectAltName=IP:127.0.0.1",
+        "-addext",
+        "basicConstraints=critical,CA:FALSE",
         "-keyout",
         &key,
         "-out",

@@ -119,7 +119,7 @@ async fn main() -> anyhow::Result<()> {
         "{:36} {:>10} {:>9} {:>9}   {:>10} {:>9} {:>9}",
         "", "requests/s", "p50 ms", "p99 ms", "bare SQL/s", "p50 ms", "p99 ms"
     );
-    for (name, path, sql) in CASES {
+    for &(name, path, sql) in CASES {
         let served = measure(async || fleet.get(path).await.map(drop)).await?;
         let bare = measure(async || bare(&pool, sql).await).await?;
         println!("{name:36} {served}   {bare}");
