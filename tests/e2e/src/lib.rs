@@ -7,6 +7,7 @@
 pub mod cluster;
 pub mod fixtures;
 pub mod fleet;
+pub mod gateway;
 pub mod operator;
 pub mod snapshot;
 

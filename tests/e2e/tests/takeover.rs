@@ -6,9 +6,10 @@ use anyhow::{Context as _, ensure};
 use gantry_e2e::{
     Cluster, Running, eventually,
     fixtures::{agent_resource, mcpserver_resource, modelapi_resource, wait_ready},
+    gateway,
     snapshot::child_kinds,
 };
-use gantry_kit::testing::Faults;
+use gantry_kit::{Options, testing::Faults};
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Service};
 use kube::{
     Api, ResourceExt,
@@ -23,6 +24,7 @@ struct Original {
     root: Value,
     status: Value,
     child: &'static str,
+    route: &'static str,
     /// Label and container.
     app: &'static str,
     container: &'static str,
@@ -61,6 +63,7 @@ fn originals(namespace: &str) -> Vec<Original> {
             ),
             status: told("modelapi-llm", json!({"supportedModels": ["gpt-4o"]})),
             child: "modelapi-llm",
+            route: "modelapi-llm",
             app: "modelapi",
             container: "model-api",
             ports: ports.clone(),
@@ -77,6 +80,7 @@ fn originals(namespace: &str) -> Vec<Original> {
             ),
             status: told("mcpserver-echo", json!({})),
             child: "mcpserver-echo",
+            route: "mcp-echo",
             app: "mcpserver",
             container: "mcp-server",
             ports: ports.clone(),
@@ -92,6 +96,7 @@ fn originals(namespace: &str) -> Vec<Original> {
             ),
             status: told("agent-front", json!({"linkedResources": {"modelapi": "llm"}})),
             child: "agent-front",
+            route: "agent-front",
             app: "agent",
             container: "agent",
             ports,
@@ -149,6 +154,17 @@ async fn play_the_original(cluster: &Cluster, original: &Original) -> anyhow::Re
         "spec": {"type": "ClusterIP", "selector": labels, "ports": original.ports},
     }))?;
     cluster.api(&child_kinds()[1]).create(&by, &service).await?;
+    let route: DynamicObject = serde_json::from_value(json!({
+        "apiVersion": "gateway.networking.k8s.io/v1", "kind": "HTTPRoute", "metadata": metadata(original.route),
+        "spec": {
+            "parentRefs": [{"name": "gw", "namespace": "gw"}], "hostnames": ["only-the-original.example.com"],
+            "rules": [{
+                "matches": [{"path": {"type": "PathPrefix", "value": format!("/{}/{}/{name}", cluster.namespace, original.app)}}],
+                "backendRefs": [{"name": original.child, "port": 8000}],
+            }],
+        },
+    }))?;
+    eventually(async || Ok(cluster.api(&gateway::routes()).create(&by, &route).await?)).await?;
     Ok(())
 }
 
@@ -160,12 +176,23 @@ async fn pods(cluster: &Cluster, original: &Original) -> anyhow::Result<BTreeSet
     Ok(list.into_iter().filter_map(|pod| pod.metadata.uid).collect())
 }
 
+async fn start(cluster: &Cluster) -> anyhow::Result<Running> {
+    Running::start_with(
+        cluster,
+        &Faults::default(),
+        Options::default(),
+        gateway::settings(),
+    )
+    .await
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_running_kaos_is_taken_over_without_a_restart() -> anyhow::Result<()> {
     let cluster = Cluster::simulated().await?;
     let deployments = cluster.api(&child_kinds()[0]);
     let services: Api<Service> = Api::namespaced(cluster.client.clone(), &cluster.namespace);
     let originals = originals(&cluster.namespace);
+    gateway::install(&cluster).await?;
     for original in &originals {
         play_the_original(&cluster, original).await?;
     }
@@ -183,7 +210,7 @@ async fn a_running_kaos_is_taken_over_without_a_restart() -> anyhow::Result<()> 
         .await?;
         before.push((live, pods(&cluster, original).await?));
     }
-    let operator = Running::start(&cluster, &Faults::default()).await?;
+    let operator = start(&cluster).await?;
     for (original, (deployment, running)) in originals.iter().zip(&before) {
         let name = original.root["metadata"]["name"].as_str().context("a name")?;
         let object = wait_ready(&cluster, &original.resource, name, "True", None).await?;
@@ -215,6 +242,19 @@ async fn a_running_kaos_is_taken_over_without_a_restart() -> anyhow::Result<()> 
                 .map(String::as_str),
             Some("gantry")
         );
+        let route = cluster.api(&gateway::routes()).get(original.route).await?;
+        assert_eq!(
+            route
+                .labels()
+                .get("app.kubernetes.io/managed-by")
+                .map(String::as_str),
+            Some("gantry")
+        );
+        assert_eq!(
+            route.data["spec"]["hostnames"],
+            Value::Null,
+            "a field that is ours no longer"
+        );
     }
     // Taken over, all is as quiet as if we had made it.
     tokio::time::sleep(Duration::from_secs(12)).await;
@@ -222,7 +262,7 @@ async fn a_running_kaos_is_taken_over_without_a_restart() -> anyhow::Result<()> 
     tokio::time::sleep(Duration::from_secs(5)).await;
     assert_eq!(operator.faults.writes()[writes.len()..], [], "at rest");
     operator.kill().await;
-    let operator = Running::start(&cluster, &Faults::default()).await?;
+    let operator = start(&cluster).await?;
     tokio::time::sleep(Duration::from_secs(4)).await;
     assert_eq!(operator.faults.writes(), [], "after a restart");
     for (original, (_, running)) in originals.iter().zip(&before) {
@@ -276,6 +316,20 @@ async fn removals_work(cluster: &Cluster, originals: &[Original]) -> anyhow::Res
         Ok(())
     })
     .await?;
+    for original in originals {
+        let name = original.root["metadata"]["name"].as_str().context("a name")?;
+        let hidden = Patch::Merge(json!({"spec": {"gatewayRoute": {"enabled": false}}}));
+        cluster
+            .api(&original.resource)
+            .patch(name, &PatchParams::default(), &hidden)
+            .await?;
+        eventually(async || {
+            let route = cluster.api(&gateway::routes()).get_opt(original.route).await?;
+            ensure!(route.is_none(), "the HTTPRoute is still there");
+            Ok(())
+        })
+        .await?;
+    }
     // Finalizers that nobody serves any more hold nothing back.
     for original in originals {
         let name = original.root["metadata"]["name"].as_str().context("a name")?;

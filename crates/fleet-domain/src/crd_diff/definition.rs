@@ -8,11 +8,12 @@ use super::{
     kind::Kind,
     server::ServerVersion,
     sink::Sink,
-    walk,
+    walk::{self, Work},
 };
 
 pub fn compare(old: &Crd, new: &Crd, direction: Direction, server: Option<ServerVersion>) -> Vec<Finding> {
     let mut sink = Sink::new(&old.name, direction, server);
+    let mut work = Work::default();
     names(&mut sink, old, new);
     if old.preserves_unknown && !new.preserves_unknown {
         sink.add_at(
@@ -23,13 +24,13 @@ pub fn compare(old: &Crd, new: &Crd, direction: Direction, server: Option<Server
         );
     }
     conversion(&mut sink, old, new);
-    storage(&mut sink, old, new);
+    storage(&mut sink, old, new, &mut work);
     for version in &old.versions {
         match new.version(&version.name) {
             Some(after) => sink.in_version(&version.name, |sink| {
                 versions(sink, version, after);
                 // Where nothing is pruned, a field that goes is still kept, and only checks matter.
-                walk::compare(sink, &version.schema, &after.schema);
+                walk::compare(sink, &version.schema, &after.schema, &mut work);
             }),
             None => removed(&mut sink, old, version),
         }
@@ -226,7 +227,7 @@ fn conversion(sink: &mut Sink<'_>, old: &Crd, new: &Crd) {
     }
 }
 
-fn storage(sink: &mut Sink<'_>, old: &Crd, new: &Crd) {
+fn storage(sink: &mut Sink<'_>, old: &Crd, new: &Crd, work: &mut Work) {
     let (Some(before), Some(after)) = (old.storage(), new.storage()) else {
         return;
     };
@@ -244,7 +245,7 @@ fn storage(sink: &mut Sink<'_>, old: &Crd, new: &Crd) {
     }
     // Without a webhook objects are only relabelled, so the new storage version has to know what the old one kept.
     let mut inner = Sink::new(&old.name, Direction::Forward, None);
-    walk::compare(&mut inner, &before.schema, &after.schema);
+    walk::compare(&mut inner, &before.schema, &after.schema, work);
     let lost: Vec<&str> = inner
         .findings
         .iter()

@@ -9,21 +9,27 @@ use super::{
     kind::Kind,
     number::{Bound, Number, canonical},
     object::Checker,
-    pattern::{self, Inclusion},
-    schema::{Count, Enumeration, Limits, Schema, Types},
+    pattern::{self, Budget, Inclusion},
+    schema::{Count, Limits, Schema, Types},
     sink::Sink,
 };
 
 /// How many values of a list are named in a finding.
 const NAMED_VALUES: usize = 8;
-/// How many changed patterns of one definition are compared as languages; each costs a little.
-pub const MAX_COMPARED_PATTERNS: usize = 64;
 
 /// Compares type and limits. Returns the kinds of values that both sides know, for which the walk goes on.
-pub fn compare(sink: &mut Sink<'_>, old: &Schema, new: &Schema, patterns: &mut usize) -> Types {
+pub fn compare(sink: &mut Sink<'_>, old: &Schema, new: &Schema, patterns: &mut Budget) -> Types {
     let shared = old.types.and(new.types).without(Types::NULL);
+    if old.types == new.types && old.limits == new.limits {
+        return shared;
+    }
     if let Some(values) = closed(old) {
-        closed_list(sink, old, new, &values);
+        if new.limits.patterns.is_empty() || patterns.compiles_one_more() {
+            closed_list(sink, old, new, &values);
+        } else {
+            sink.add(Kind::PatternAdded, "listed values", "listed values and a pattern");
+            sink.undecidable(pattern::TOO_MANY);
+        }
         return shared;
     }
     let lost = old.types.without(new.types).without(Types::NULL);
@@ -66,41 +72,31 @@ pub fn compare(sink: &mut Sink<'_>, old: &Schema, new: &Schema, patterns: &mut u
 }
 
 /// All values that can be there, where they are few enough to be listed.
-fn closed(schema: &Schema) -> Option<Enumeration> {
-    let mut values = match &schema.limits.enumeration {
-        Some(values) => values.clone(),
+fn closed(schema: &Schema) -> Option<Vec<&Value>> {
+    const EITHER: [Value; 2] = [Value::Bool(true), Value::Bool(false)];
+    let values: &[Value] = match &schema.limits.enumeration {
+        Some(listed) => &listed.values,
         None if schema.types.without(Types::NULL) == Types::BOOLEAN => {
-            Enumeration::new([true.into(), false.into()])
+            return Some(EITHER.iter().collect());
         }
         None => return None,
     };
     // Null has its own rules, and what is not of the type was never allowed.
-    values.values.retain(|value| {
+    let possible = values.iter().filter(|value| {
         let kind = Types::of(value);
         kind != Types::NULL && schema.types.has(kind)
     });
-    Some(values)
+    Some(possible.collect())
 }
 
 /// Where the old values are listed, each is put to the new schema: exact, whatever the new schema says.
-fn closed_list(sink: &mut Sink<'_>, old: &Schema, new: &Schema, values: &Enumeration) {
-    let alone = Schema {
-        types: new.types,
-        limits: new.limits.clone(),
-        ..Schema::empty()
-    };
+fn closed_list(sink: &mut Sink<'_>, old: &Schema, new: &Schema, values: &[&Value]) {
     let mut checker = Checker::default();
-    let mut takes = |schema: &Schema, value: &Value| checker.accepts(schema, value);
-    let before = Schema {
-        types: old.types,
-        limits: old.limits.clone(),
-        ..Schema::empty()
-    };
+    let mut takes = |schema: &Schema, value: &Value| checker.is_within(schema.types, &schema.limits, value);
     let gone: Vec<Value> = values
-        .values
         .iter()
-        .filter(|value| !takes(&alone, value) && takes(&before, value))
-        .cloned()
+        .filter(|value| !takes(new, value) && takes(old, value))
+        .map(|value| (*value).clone())
         .collect();
     let types_changed = old.types.and(new.types).without(Types::NULL).is_empty();
     match (&old.limits.enumeration, &new.limits.enumeration) {
@@ -119,7 +115,7 @@ fn closed_list(sink: &mut Sink<'_>, old: &Schema, new: &Schema, values: &Enumera
             let before = format!("{} allowed", list(&gone));
             sink.add(Kind::LimitTightened, before, "refused by the new limits");
         }
-        (Some(_), None) => sink.add(Kind::Loosened, list(&values.values), "any value"),
+        (Some(known), None) => sink.add(Kind::Loosened, list(&known.values), "any value"),
         (None, None) if new.types != old.types => {
             sink.add(Kind::Loosened, old.types.to_string(), new.types.to_string());
         }
@@ -218,8 +214,7 @@ fn lengths(sink: &mut Sink<'_>, old: &Schema, new: &Schema) -> bool {
             .limits
             .patterns
             .iter()
-            .filter_map(|pattern| pattern::compile(pattern))
-            .any(|pattern| !pattern.is_match(""))
+            .any(|pattern| pattern::wants_text(pattern))
     {
         before.min = 1;
     }
@@ -256,19 +251,14 @@ fn count(sink: &mut Sink<'_>, what: &str, old: Count, new: Count) -> bool {
     tightened
 }
 
-fn texts(sink: &mut Sink<'_>, old: &Limits, new: &Limits, compared: &mut usize) -> bool {
+fn texts(sink: &mut Sink<'_>, old: &Limits, new: &Limits, budget: &mut Budget) -> bool {
     let mut tightened = false;
     for pattern in new.patterns.difference(&old.patterns) {
-        *compared += 1;
-        let answers: Vec<Inclusion> = if *compared > MAX_COMPARED_PATTERNS {
-            vec![Inclusion::Unknown(
-                "too many patterns changed at once to compare them all",
-            )]
-        } else if old.patterns.is_empty() {
-            vec![pattern::includes(None, pattern)]
+        let answers: Vec<Inclusion> = if old.patterns.is_empty() {
+            vec![pattern::includes(None, pattern, budget)]
         } else {
             let olds = old.patterns.iter();
-            olds.map(|known| pattern::includes(Some(known), pattern))
+            olds.map(|known| pattern::includes(Some(known), pattern, budget))
                 .collect()
         };
         if answers.contains(&Inclusion::Yes) {

@@ -114,6 +114,16 @@ fn write_canonical(value: &Value, text: &mut String) {
             }
             text.push('}');
         }
+        // Most values are plain words, which need no escapes.
+        Value::String(word)
+            if !word
+                .bytes()
+                .any(|byte| byte < 0x20 || byte == b'"' || byte == b'\\') =>
+        {
+            text.push('"');
+            text.push_str(word);
+            text.push('"');
+        }
         other => text.push_str(&other.to_string()),
     }
 }

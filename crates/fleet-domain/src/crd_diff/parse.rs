@@ -30,55 +30,53 @@ fn parse_at(value: &Value, depth: usize) -> Schema {
             unread()
         };
     };
-    if depth == 0 || node.contains_key("$ref") {
+    let words = Words::of(node);
+    if depth == 0 || words.reference.is_some() {
         return unread();
     }
-    let flag = |name: &str| node.get(name).and_then(Value::as_bool).unwrap_or(false);
     let child = |value: &Value| Box::new(parse_at(value, depth - 1));
+    let branches = |word: Option<&Value>| -> Vec<Schema> {
+        elements(word).map(|value| parse_at(value, depth - 1)).collect()
+    };
+    let int_or_string = flag(words.int_or_string);
     let mut schema = Schema {
-        types: types(node, flag("x-kubernetes-int-or-string"), flag("nullable")),
-        nullable: flag("nullable"),
-        preserve: flag("x-kubernetes-preserve-unknown-fields"),
-        embedded: flag("x-kubernetes-embedded-resource"),
-        default: node.get("default").cloned(),
-        properties: fields(node, "properties")
+        types: types(&words),
+        nullable: flag(words.nullable),
+        preserve: flag(words.preserve),
+        embedded: flag(words.embedded),
+        default: words.default.cloned(),
+        properties: fields(words.properties)
             .map(|(name, value)| (name.clone(), parse_at(value, depth - 1)))
             .collect(),
-        additional: node
-            .get("additionalProperties")
+        additional: words
+            .additional
             .filter(|value| **value != Value::Bool(false))
             .map(child),
-        items: node.get("items").map(child),
-        required: texts(node, "required"),
-        limits: limits(node),
+        items: words.items.map(child),
+        required: texts(words.required),
+        limits: limits(&words),
         choices: Choices::default(),
-        list: list_type(node),
-        atomic_map: node.get("x-kubernetes-map-type").is_some_and(|v| v == "atomic"),
-        rules: rules(node),
+        list: list_type(&words),
+        atomic_map: words.map_type.is_some_and(|word| word == "atomic"),
+        rules: rules(words.rules),
         unstructured: false,
         unread: None,
     };
-    let branches = |name: &str| -> Vec<Schema> {
-        elements(node, name)
-            .map(|value| parse_at(value, depth - 1))
-            .collect()
-    };
-    let mut any = branches("anyOf");
-    if flag("x-kubernetes-int-or-string") {
+    let mut any = branches(words.any_of);
+    if int_or_string {
         any = normalise::without_int_or_string(any);
     }
-    let one = branches("oneOf");
+    let one = branches(words.one_of);
     if !any.is_empty() {
         schema.choices.any.push(any);
     }
     if !one.is_empty() {
         schema.choices.one.push(one);
     }
-    if let Some(not) = node.get("not") {
+    if let Some(not) = words.not {
         schema.choices.not.push(*child(not));
     }
-    let int_or_string = flag("x-kubernetes-int-or-string");
-    for mut branch in branches("allOf") {
+    for mut branch in branches(words.all_of) {
         if int_or_string {
             branch.choices.any = branch
                 .choices
@@ -94,52 +92,136 @@ fn parse_at(value: &Value, depth: usize) -> Schema {
     schema
 }
 
-fn types(node: &Map<String, Value>, int_or_string: bool, nullable: bool) -> Types {
-    let named = if int_or_string {
+/// Every word of a schema that is understood, found in one pass: most of a large definition is descriptions, and most
+/// of its nodes say three words.
+#[derive(Default)]
+struct Words<'a> {
+    reference: Option<&'a Value>,
+    type_: Option<&'a Value>,
+    nullable: Option<&'a Value>,
+    int_or_string: Option<&'a Value>,
+    preserve: Option<&'a Value>,
+    embedded: Option<&'a Value>,
+    default: Option<&'a Value>,
+    properties: Option<&'a Value>,
+    additional: Option<&'a Value>,
+    items: Option<&'a Value>,
+    required: Option<&'a Value>,
+    enumeration: Option<&'a Value>,
+    minimum: Option<&'a Value>,
+    exclusive_minimum: Option<&'a Value>,
+    maximum: Option<&'a Value>,
+    exclusive_maximum: Option<&'a Value>,
+    multiple_of: Option<&'a Value>,
+    min_length: Option<&'a Value>,
+    max_length: Option<&'a Value>,
+    min_items: Option<&'a Value>,
+    max_items: Option<&'a Value>,
+    min_properties: Option<&'a Value>,
+    max_properties: Option<&'a Value>,
+    pattern: Option<&'a Value>,
+    format: Option<&'a Value>,
+    unique: Option<&'a Value>,
+    any_of: Option<&'a Value>,
+    one_of: Option<&'a Value>,
+    all_of: Option<&'a Value>,
+    not: Option<&'a Value>,
+    list_type: Option<&'a Value>,
+    list_keys: Option<&'a Value>,
+    map_type: Option<&'a Value>,
+    rules: Option<&'a Value>,
+}
+
+impl<'a> Words<'a> {
+    fn of(node: &'a Map<String, Value>) -> Self {
+        let mut words = Self::default();
+        for (name, value) in node {
+            let word = match name.as_str() {
+                "$ref" => &mut words.reference,
+                "type" => &mut words.type_,
+                "nullable" => &mut words.nullable,
+                "x-kubernetes-int-or-string" => &mut words.int_or_string,
+                "x-kubernetes-preserve-unknown-fields" => &mut words.preserve,
+                "x-kubernetes-embedded-resource" => &mut words.embedded,
+                "default" => &mut words.default,
+                "properties" => &mut words.properties,
+                "additionalProperties" => &mut words.additional,
+                "items" => &mut words.items,
+                "required" => &mut words.required,
+                "enum" => &mut words.enumeration,
+                "minimum" => &mut words.minimum,
+                "exclusiveMinimum" => &mut words.exclusive_minimum,
+                "maximum" => &mut words.maximum,
+                "exclusiveMaximum" => &mut words.exclusive_maximum,
+                "multipleOf" => &mut words.multiple_of,
+                "minLength" => &mut words.min_length,
+                "maxLength" => &mut words.max_length,
+                "minItems" => &mut words.min_items,
+                "maxItems" => &mut words.max_items,
+                "minProperties" => &mut words.min_properties,
+                "maxProperties" => &mut words.max_properties,
+                "pattern" => &mut words.pattern,
+                "format" => &mut words.format,
+                "uniqueItems" => &mut words.unique,
+                "anyOf" => &mut words.any_of,
+                "oneOf" => &mut words.one_of,
+                "allOf" => &mut words.all_of,
+                "not" => &mut words.not,
+                "x-kubernetes-list-type" => &mut words.list_type,
+                "x-kubernetes-list-map-keys" => &mut words.list_keys,
+                "x-kubernetes-map-type" => &mut words.map_type,
+                "x-kubernetes-validations" => &mut words.rules,
+                _ => continue,
+            };
+            *word = Some(value);
+        }
+        words
+    }
+}
+
+fn types(words: &Words<'_>) -> Types {
+    let named = if flag(words.int_or_string) {
         Some(Types::INT_OR_STRING)
     } else {
-        node.get("type")
-            .and_then(Value::as_str)
-            .and_then(Types::from_name)
+        words.type_.and_then(Value::as_str).and_then(Types::from_name)
     };
     match named {
-        Some(types) if nullable => types.or(Types::NULL),
+        Some(types) if flag(words.nullable) => types.or(Types::NULL),
         Some(types) => types,
         None => Types::ANY,
     }
 }
 
-fn limits(node: &Map<String, Value>) -> Limits {
-    let count = |min: &str, max: &str| Count {
-        min: node.get(min).and_then(whole).unwrap_or(0),
-        max: node.get(max).and_then(whole),
+fn limits(words: &Words<'_>) -> Limits {
+    let count = |min: Option<&Value>, max: Option<&Value>| Count {
+        min: min.and_then(whole).unwrap_or(0),
+        max: max.and_then(whole),
     };
-    let text = |name: &str| -> BTreeSet<String> {
-        node.get(name)
-            .and_then(Value::as_str)
+    let text = |word: Option<&Value>| -> BTreeSet<String> {
+        word.and_then(Value::as_str)
             .filter(|text| !text.is_empty())
             .map(str::to_owned)
             .into_iter()
             .collect()
     };
     Limits {
-        enumeration: node
-            .get("enum")
+        enumeration: words
+            .enumeration
             .and_then(Value::as_array)
             .filter(|values| !values.is_empty())
             .map(|values| Enumeration::new(values.iter().cloned())),
-        minimum: bound(node, "minimum", "exclusiveMinimum"),
-        maximum: bound(node, "maximum", "exclusiveMaximum"),
-        multiples: node
-            .get("multipleOf")
+        minimum: bound(words.minimum, words.exclusive_minimum),
+        maximum: bound(words.maximum, words.exclusive_maximum),
+        multiples: words
+            .multiple_of
             .and_then(Number::from_json)
             .into_iter()
             .collect(),
-        length: count("minLength", "maxLength"),
-        items: count("minItems", "maxItems"),
-        fields: count("minProperties", "maxProperties"),
-        patterns: text("pattern"),
-        formats: text("format")
+        length: count(words.min_length, words.max_length),
+        items: count(words.min_items, words.max_items),
+        fields: count(words.min_properties, words.max_properties),
+        patterns: text(words.pattern),
+        formats: text(words.format)
             .into_iter()
             // The server reads `date-time` and `datetime` as one.
             .map(|format| match format.as_str() {
@@ -147,44 +229,41 @@ fn limits(node: &Map<String, Value>) -> Limits {
                 _ => format,
             })
             .collect(),
-        unique: node.get("uniqueItems").and_then(Value::as_bool).unwrap_or(false),
+        unique: flag(words.unique),
     }
 }
 
-fn bound(node: &Map<String, Value>, value: &str, exclusive: &str) -> Option<Bound> {
+fn bound(value: Option<&Value>, exclusive: Option<&Value>) -> Option<Bound> {
     // Apiextensions has the boolean of OpenAPI 3.0; a number is what newer drafts write, and easy to understand.
-    if let Some(number) = node.get(exclusive).and_then(Number::from_json) {
+    if let Some(number) = exclusive.and_then(Number::from_json) {
         return Some(Bound {
             value: number,
             exclusive: true,
         });
     }
     Some(Bound {
-        value: node.get(value).and_then(Number::from_json)?,
-        exclusive: node.get(exclusive).and_then(Value::as_bool).unwrap_or(false),
+        value: value.and_then(Number::from_json)?,
+        exclusive: flag(exclusive),
     })
 }
 
-fn list_type(node: &Map<String, Value>) -> ListType {
-    match node.get("x-kubernetes-list-type").and_then(Value::as_str) {
+fn list_type(words: &Words<'_>) -> ListType {
+    match words.list_type.and_then(Value::as_str) {
         Some("set") => ListType::Set,
-        Some("map") => ListType::Map(texts(node, "x-kubernetes-list-map-keys")),
+        Some("map") => ListType::Map(texts(words.list_keys)),
         _ => ListType::Atomic,
     }
 }
 
-fn rules(node: &Map<String, Value>) -> Vec<Rule> {
-    elements(node, "x-kubernetes-validations")
+fn rules(word: Option<&Value>) -> Vec<Rule> {
+    elements(word)
         .filter_map(|rule| {
             let expression = normalise::expression(rule.get("rule")?.as_str()?);
             Some(Rule {
                 transition: normalise::mentions(&expression, "oldSelf"),
                 expression,
                 message: rule.get("message").and_then(Value::as_str).map(str::to_owned),
-                optional_old_self: rule
-                    .get("optionalOldSelf")
-                    .and_then(Value::as_bool)
-                    .unwrap_or(false),
+                optional_old_self: flag(rule.get("optionalOldSelf")),
             })
         })
         .collect()
@@ -197,19 +276,20 @@ fn whole(value: &Value) -> Option<u64> {
     }
 }
 
-fn fields<'a>(
-    node: &'a Map<String, Value>,
-    name: &str,
-) -> impl Iterator<Item = (&'a String, &'a Value)> + use<'a> {
-    node.get(name).and_then(Value::as_object).into_iter().flatten()
+fn flag(word: Option<&Value>) -> bool {
+    word.and_then(Value::as_bool).unwrap_or(false)
 }
 
-fn elements<'a>(node: &'a Map<String, Value>, name: &str) -> impl Iterator<Item = &'a Value> + use<'a> {
-    node.get(name).and_then(Value::as_array).into_iter().flatten()
+fn fields(word: Option<&Value>) -> impl Iterator<Item = (&String, &Value)> {
+    word.and_then(Value::as_object).into_iter().flatten()
 }
 
-fn texts(node: &Map<String, Value>, name: &str) -> BTreeSet<String> {
-    elements(node, name)
+fn elements(word: Option<&Value>) -> impl Iterator<Item = &Value> {
+    word.and_then(Value::as_array).into_iter().flatten()
+}
+
+fn texts(word: Option<&Value>) -> BTreeSet<String> {
+    elements(word)
         .filter_map(Value::as_str)
         .map(str::to_owned)
         .collect()

@@ -15,9 +15,37 @@ use regex_automata::{
 /// Larger than any pattern in practice.
 const MAX_PATTERN: usize = 4_096;
 const MAX_REGEX_BYTES: usize = 1 << 20;
-const MAX_DFA_BYTES: usize = 1 << 20;
+/// Determinising takes time in proportion to the product of these two.
+const MAX_NFA_BYTES: usize = 48 << 10;
+const MAX_DFA_BYTES: usize = 96 << 10;
 /// How many pairs of states are looked at before giving up.
 const MAX_PAIRS: usize = 20_000;
+
+/// What is said when the [`Budget`] is spent.
+pub const TOO_MANY: &str = "too many patterns changed at once to compare them all";
+
+/// How much memory the automata of one pair of definitions may come to, one after the other: building them is what
+/// takes the time.
+pub struct Budget(usize);
+
+impl Default for Budget {
+    fn default() -> Self {
+        Self(512 << 10)
+    }
+}
+
+impl Budget {
+    /// Room for one more pattern that is only compiled, not compared.
+    pub fn compiles_one_more(&mut self) -> bool {
+        self.spend(1 << 14)
+    }
+
+    fn spend(&mut self, bytes: usize) -> bool {
+        let enough = self.0 >= bytes;
+        self.0 = self.0.saturating_sub(bytes);
+        enough
+    }
+}
 
 /// Whether every text that one pattern matches is matched by another.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,18 +69,36 @@ pub fn compile(pattern: &str) -> Option<Regex> {
 }
 
 /// Whether `new` matches all that `old` matches; without an old pattern, all text.
-pub fn includes(old: Option<&str>, new: &str) -> Inclusion {
+pub fn includes(old: Option<&str>, new: &str, budget: &mut Budget) -> Inclusion {
     if old == Some(new) {
         return Inclusion::Yes;
     }
+    if budget.0 == 0 {
+        return Inclusion::Unknown(TOO_MANY);
+    }
     let old = old.map_or_else(|| "(?s:.*)".to_owned(), translate);
-    match (automaton(&old), automaton(&translate(new))) {
-        (Some(old), Some(new)) => walk(&old, &new),
-        _ => Inclusion::Unknown("one of the patterns is too large, or of a form that is not understood"),
+    // The new one is the likelier to be too large; then the old one need not be built.
+    let new = automaton(&translate(new), budget);
+    match new.and_then(|new| Some((automaton(&old, budget)?, new))) {
+        Some((old, new)) => walk(&old, &new),
+        None => Inclusion::Unknown("one of the patterns is too large, or of a form that is not understood"),
     }
 }
 
-fn automaton(pattern: &str) -> Option<dense::DFA<Vec<u32>>> {
+/// Whether no text that it matches is empty. When in doubt, no.
+pub fn wants_text(pattern: &str) -> bool {
+    let shortest = |pattern: &str| regex_syntax::parse(pattern).ok()?.properties().minimum_len();
+    pattern.len() <= MAX_PATTERN && shortest(&translate(pattern)).is_some_and(|length| length > 0)
+}
+
+fn automaton(pattern: &str, budget: &mut Budget) -> Option<dense::DFA<Vec<u32>>> {
+    let built = build(pattern);
+    // One that grew too large took the longest. What was built is used; the next one finds the budget spent.
+    budget.spend(built.as_ref().map_or(2 * MAX_DFA_BYTES, dense::DFA::memory_usage));
+    built
+}
+
+fn build(pattern: &str) -> Option<dense::DFA<Vec<u32>>> {
     if pattern.len() > MAX_PATTERN {
         return None;
     }
@@ -64,7 +110,7 @@ fn automaton(pattern: &str) -> Option<dense::DFA<Vec<u32>>> {
                 .dfa_size_limit(Some(MAX_DFA_BYTES))
                 .determinize_size_limit(Some(MAX_DFA_BYTES)),
         )
-        .thompson(regex_automata::nfa::thompson::Config::new().nfa_size_limit(Some(MAX_DFA_BYTES)))
+        .thompson(regex_automata::nfa::thompson::Config::new().nfa_size_limit(Some(MAX_NFA_BYTES)))
         .syntax(syntax::Config::new())
         .build(pattern)
         .ok()
@@ -319,7 +365,7 @@ mod tests {
     #[case(None, ".*")]
     #[case(None, "")]
     fn included(#[case] old: Option<&str>, #[case] new: &str) {
-        assert_eq!(includes(old, new), Inclusion::Yes);
+        assert_eq!(includes(old, new, &mut Budget::default()), Inclusion::Yes);
     }
 
     #[rstest]
@@ -328,7 +374,10 @@ mod tests {
     #[case(None, "^.*$", "\n")]
     #[case(Some("b"), "^abc", "b")]
     fn not_included(#[case] old: Option<&str>, #[case] new: &str, #[case] example: &str) {
-        assert_eq!(includes(old, new), Inclusion::No(example.to_owned()));
+        assert_eq!(
+            includes(old, new, &mut Budget::default()),
+            Inclusion::No(example.to_owned())
+        );
     }
 
     #[rstest]
@@ -336,7 +385,10 @@ mod tests {
     #[case("(?:(?:(?:a{1000}){1000}){1000})")]
     #[case("^(([a-z])+.)+[A-Z]([a-z])+[0-9]{400,900}$")]
     fn too_much_is_unknown(#[case] new: &str) {
-        assert!(!matches!(includes(Some("^x{900}y*$"), new), Inclusion::Yes));
+        assert!(!matches!(
+            includes(Some("^x{900}y*$"), new, &mut Budget::default()),
+            Inclusion::Yes
+        ));
     }
 
     #[rstest]

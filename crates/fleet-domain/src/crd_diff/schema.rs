@@ -102,32 +102,60 @@ impl std::fmt::Display for Types {
     }
 }
 
-/// A closed list of values. Membership is by hash, so that a giant one costs no more than its length.
+/// A closed list of values.
 #[derive(Clone, Debug, Default)]
 pub struct Enumeration {
     pub values: Vec<Value>,
+    /// In a long list membership is by hash, so that a giant one costs no more than its length.
     keys: HashSet<String>,
 }
 
 impl Enumeration {
+    const LONG: usize = 16;
+
     pub fn new(values: impl IntoIterator<Item = Value>) -> Self {
         let mut all = Self::default();
         for value in values {
-            if all.keys.insert(canonical(&value)) {
-                all.values.push(value);
+            if all.keys.is_empty() {
+                if all.contains(&value) {
+                    continue;
+                }
+            } else if !all.keys.insert(canonical(&value)) {
+                continue;
+            }
+            all.values.push(value);
+            if all.values.len() == Self::LONG {
+                all.keys = all.values.iter().map(canonical).collect();
             }
         }
         all
     }
 
     pub fn contains(&self, value: &Value) -> bool {
-        self.keys.contains(&canonical(value))
+        if self.keys.is_empty() {
+            self.values.iter().any(|known| is_same(known, value))
+        } else {
+            self.keys.contains(&canonical(value))
+        }
     }
 }
 
 impl PartialEq for Enumeration {
     fn eq(&self, other: &Self) -> bool {
-        self.keys == other.keys
+        self.values.len() == other.values.len()
+            && if self.keys.is_empty() {
+                self.values.iter().all(|value| other.contains(value))
+            } else {
+                self.keys == other.keys
+            }
+    }
+}
+
+fn is_same(one: &Value, other: &Value) -> bool {
+    match (one, other) {
+        (Value::String(one), Value::String(other)) => one == other,
+        (Value::String(_), _) | (_, Value::String(_)) => false,
+        _ => one == other || canonical(one) == canonical(other),
     }
 }
 

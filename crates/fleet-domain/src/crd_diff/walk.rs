@@ -1,13 +1,13 @@
 //! Walks two schemas side by side, once, and asks at every place: what was kept and taken before, and is not any more?
 
-use std::fmt::Write as _;
-
-use std::collections::BTreeSet;
+use std::{cmp::Ordering, collections::BTreeMap, fmt::Write as _};
 
 use super::{
     choices::{self, Fuel},
     kind::Kind,
-    limits, rules,
+    limits,
+    pattern::Budget,
+    rules,
     schema::{ListType, Schema, Types},
     sink::{Sink, Step},
 };
@@ -22,24 +22,24 @@ struct Stand {
     demanded: bool,
 }
 
-/// Bounds the work that is more than linear, over the whole of one pair of schemas.
+/// Bounds the work that is more than linear, over the whole of one pair of definitions.
 #[derive(Default)]
-struct Work {
+pub struct Work {
     fuel: Fuel,
-    patterns: usize,
+    patterns: Budget,
 }
 
 /// Fields that every object has, whatever its schema says.
 const ALWAYS: [&str; 3] = ["apiVersion", "kind", "metadata"];
 
 /// What becomes of objects that were written under `old` when they meet `new`.
-pub fn compare<'a>(sink: &mut Sink<'a>, old: &'a Schema, new: &'a Schema) {
+pub fn compare<'a>(sink: &mut Sink<'a>, old: &'a Schema, new: &'a Schema, work: &mut Work) {
     let stand = Stand {
         root: true,
         in_object: false,
         demanded: true,
     };
-    node(sink, old, new, stand, &mut Work::default());
+    node(sink, old, new, stand, work);
 }
 
 fn node<'a>(sink: &mut Sink<'a>, old: &'a Schema, new: &'a Schema, stand: Stand, work: &mut Work) {
@@ -97,14 +97,8 @@ fn object<'a>(sink: &mut Sink<'a>, old: &'a Schema, new: &'a Schema, stand: Stan
         sink.add(Kind::UnknownPruned, "every field is kept", after);
     }
     embedded(sink, old, new);
-    let names: BTreeSet<&'a str> = old
-        .properties
-        .keys()
-        .chain(new.properties.keys())
-        .map(String::as_str)
-        .collect();
-    for name in names {
-        match (old.properties.get(name), new.properties.get(name)) {
+    for (name, pair) in side_by_side(&old.properties, &new.properties) {
+        match pair {
             (Some(before), Some(after)) => {
                 default(sink, name, before, after, new);
                 child(sink, Step::Field(name), before, after, new.misses(name), work);
@@ -134,6 +128,31 @@ fn object<'a>(sink: &mut Sink<'a>, old: &'a Schema, new: &'a Schema, stand: Stan
         let word = |atomic| if atomic { "atomic" } else { "granular" };
         sink.add(Kind::MapTypeChanged, word(old.atomic_map), word(new.atomic_map));
     }
+}
+
+type Pair<'a> = (Option<&'a Schema>, Option<&'a Schema>);
+
+/// The fields of both, each name once and in order.
+fn side_by_side<'a>(
+    old: &'a BTreeMap<String, Schema>,
+    new: &'a BTreeMap<String, Schema>,
+) -> impl Iterator<Item = (&'a str, Pair<'a>)> {
+    let (mut old, mut new) = (old.iter().peekable(), new.iter().peekable());
+    std::iter::from_fn(move || {
+        let order = match (old.peek(), new.peek()) {
+            (Some((before, _)), Some((after, _))) => before.cmp(after),
+            (Some(_), None) => Ordering::Less,
+            (None, Some(_)) => Ordering::Greater,
+            (None, None) => return None,
+        };
+        let before = if order.is_le() { old.next() } else { None };
+        let after = if order.is_ge() { new.next() } else { None };
+        let (name, _) = before.or(after)?;
+        Some((
+            name.as_str(),
+            (before.map(|(_, schema)| schema), after.map(|(_, schema)| schema)),
+        ))
+    })
 }
 
 fn child<'a>(

@@ -39,8 +39,13 @@ async fn main() -> anyhow::Result<()> {
         "operator: first create to last child and status",
         total.as_secs_f64()
     );
-    tokio::time::sleep(Duration::from_secs(3)).await;
+    println!(
+        "{:48} {:7.1}",
+        "operator: requests an object until then",
+        operator.requests().await? / count as f64
+    );
     println!("{:48} {:7.1} MiB", "operator: resident with no object", empty);
+    operator.wait_until_quiet().await?;
     println!(
         "{:48} {:7.1} MiB",
         format!("operator: resident with {count}"),
@@ -79,6 +84,11 @@ async fn main() -> anyhow::Result<()> {
         "{:48} {:7}",
         "operator: writes by that restart",
         operator.writes().await?
+    );
+    println!(
+        "{:48} {:7.1} MiB",
+        "operator: resident after that restart",
+        operator.resident_mib()?
     );
     drop(operator);
 
@@ -139,7 +149,8 @@ async fn create(cluster: &Cluster, count: usize) -> anyhow::Result<()> {
 }
 
 async fn wait_for_children(cluster: &Cluster, count: usize) -> anyhow::Result<()> {
-    eventually_for(Duration::from_secs(600), async || {
+    // An API server on two cores takes some ten objects a second, with all that its own controllers make of them.
+    eventually_for(Duration::from_secs(300 + count as u64 / 3), async || {
         let objects = cluster.list(&mcpserver_resource()).await?;
         let told = objects
             .iter()
@@ -154,17 +165,24 @@ async fn wait_for_children(cluster: &Cluster, count: usize) -> anyhow::Result<()
 /// What the operator made, as it would be sent by somebody who knew it all beforehand.
 async fn children(cluster: &Cluster) -> anyhow::Result<Vec<(usize, String, Value)>> {
     let mut found = Vec::new();
-    for (index, kind) in child_kinds().iter().enumerate().take(2) {
-        for object in cluster.list(kind).await? {
+    for (index, kind) in child_kinds().iter().enumerate() {
+        for object in cluster.list(kind).await.unwrap_or_default() {
+            if object.metadata.owner_references.is_none() {
+                continue; // the server's own, such as its root certificate
+            }
             let name = object.metadata.name.clone().unwrap_or_default();
-            let mut spec = object.data["spec"].clone();
-            if let Some(spec) = spec.as_object_mut() {
+            let mut body = json!({
+                "apiVersion": kind.api_version, "kind": kind.kind,
+                "metadata": {"name": name, "labels": object.metadata.labels},
+            });
+            for content in ["spec", "data"] {
+                if object.data[content].is_object() {
+                    body[content] = object.data[content].clone();
+                }
+            }
+            if let Some(spec) = body["spec"].as_object_mut() {
                 spec.retain(|field, _| !matches!(field.as_str(), "clusterIP" | "clusterIPs"));
             }
-            let body = json!({
-                "apiVersion": kind.api_version, "kind": kind.kind,
-                "metadata": {"name": name, "labels": object.metadata.labels}, "spec": spec,
-            });
             found.push((index, name, body));
         }
     }
@@ -264,6 +282,25 @@ impl Operator {
             .filter(|line| line.starts_with(name))
             .filter_map(value)
             .sum())
+    }
+
+    /// All requests that it sent, reads and watches included.
+    async fn requests(&self) -> anyhow::Result<f64> {
+        Ok(self.metric("gantry_api_requests_total").await? as f64)
+    }
+
+    /// The server's own controllers go on for a while after the last child is there.
+    async fn wait_until_quiet(&self) -> anyhow::Result<()> {
+        let mut writes = self.writes().await?;
+        for _ in 0..60 {
+            tokio::time::sleep(Duration::from_secs(10)).await;
+            let now = self.writes().await?;
+            if now == writes {
+                return Ok(());
+            }
+            writes = now;
+        }
+        anyhow::bail!("the operator wrote for ten minutes without an end")
     }
 
     async fn writes(&self) -> anyhow::Result<u64> {

@@ -8,14 +8,9 @@ mod modelapi;
 use std::collections::BTreeSet;
 
 use anyhow::{Context as _, ensure};
-use gantry_e2e::{Cluster, Running, eventually, operator, snapshot::child_kinds};
+use gantry_e2e::{Cluster, Running, eventually, gateway, snapshot::child_kinds};
 use gantry_kit::{Options, testing::Faults};
-use gantry_operator::{Settings, settings::Gateway};
-use kube::{
-    Api,
-    api::{Patch, PatchParams},
-    core::ApiResource,
-};
+use kube::core::ApiResource;
 use serde_json::{Map, Value, json};
 
 fn tables() -> Vec<Table> {
@@ -117,18 +112,8 @@ fn leaves(schema: &Value, path: &str, found: &mut BTreeSet<String>) {
 #[tokio::test(flavor = "multi_thread")]
 async fn every_change_reaches_a_child_and_every_removal_goes_back() -> anyhow::Result<()> {
     let cluster = Cluster::simulated().await?;
-    install_http_routes(&cluster).await?;
-    let gateway = Gateway {
-        name: "gw".into(),
-        namespace: "gw".into(),
-        agent_timeout: "300s".into(),
-        modelapi_timeout: "120s".into(),
-        mcp_timeout: "60s".into(),
-    };
-    let settings = Settings {
-        gateway: Some(gateway),
-        ..operator::settings()
-    };
+    gateway::install(&cluster).await?;
+    let settings = gateway::settings();
     let _operator = Running::start_with(&cluster, &Faults::default(), Options::default(), settings).await?;
     for table in tables() {
         run(&cluster, &table).await.context(table.kind)?;
@@ -289,29 +274,4 @@ pub fn merge(base: &mut Value, patch: &Value) {
         }
         (base, patch) => *base = patch.clone(),
     }
-}
-
-/// A stand-in for the Gateway API: the name and version are what counts, any spec is accepted.
-async fn install_http_routes(cluster: &Cluster) -> anyhow::Result<()> {
-    use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-    let open = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
-    let crd = json!({
-        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
-        "metadata": {
-            "name": "httproutes.gateway.networking.k8s.io",
-            "annotations": {"api-approved.kubernetes.io": "unapproved, a stand-in for tests"},
-        },
-        "spec": {
-            "group": "gateway.networking.k8s.io", "scope": "Namespaced",
-            "names": {"kind": "HTTPRoute", "plural": "httproutes", "singular": "httproute", "listKind": "HTTPRouteList"},
-            "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": {
-                "type": "object", "properties": {"spec": open},
-            }}}],
-        },
-    });
-    let api: Api<CustomResourceDefinition> = Api::all(cluster.client.clone());
-    let name = "httproutes.gateway.networking.k8s.io";
-    api.patch(name, &PatchParams::apply("e2e").force(), &Patch::Apply(&crd))
-        .await?;
-    Ok(())
 }

@@ -50,6 +50,11 @@ impl Checker {
         found.is_empty()
     }
 
+    /// The type and the limits alone; what is inside a value is not looked at.
+    pub fn is_within(&mut self, types: Types, limits: &Limits, value: &Value) -> bool {
+        types.has(Types::of(value)) && self.limits(limits, value).is_empty()
+    }
+
     pub fn check(&mut self, schema: &Schema, value: &Value) -> Vec<Violation> {
         let mut found = Vec::new();
         self.node(schema, value, &Place { path: "", place: "" }, &mut found);
