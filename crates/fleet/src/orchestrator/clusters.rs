@@ -284,10 +284,10 @@ async fn take_reader_away(fleet: &Fleet, id: Uuid) {
     match tokio::time::timeout(patience, removal).await {
         Ok(Ok(())) => {}
         Ok(Err(why)) => {
-            tracing::warn!(cluster = %id, reason = why.reason, "the reader stays in the removed cluster")
+            tracing::warn!(cluster = %id, reason = why.reason, "the reader stays in the removed cluster");
         }
         Err(_) => {
-            tracing::warn!(cluster = %id, reason = "Timeout", "the reader stays in the removed cluster")
+            tracing::warn!(cluster = %id, reason = "Timeout", "the reader stays in the removed cluster");
         }
     }
 }

@@ -3,7 +3,7 @@
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::{
-    authentication::v1::TokenRequest,
+    authentication::v1::{TokenRequest, TokenRequestSpec},
     core::v1::{Namespace, ServiceAccount},
     rbac::v1::{ClusterRole, ClusterRoleBinding},
 };
@@ -66,19 +66,18 @@ pub async fn open(
         .patch(&name, &params, &Patch::Apply(&binding))
         .await
         .map_err(wrong)?;
-    let request: TokenRequest = TokenRequest {
-        spec: k8s_openapi::api::authentication::v1::TokenRequestSpec {
-            audiences: Vec::new(),
+    let request = TokenRequest {
+        spec: Some(TokenRequestSpec {
             expiration_seconds: Some(SECONDS),
-            ..Default::default()
-        },
-        ..Default::default()
+            ..TokenRequestSpec::default()
+        }),
+        ..TokenRequest::default()
     };
     let answer = accounts
         .create_token_request(&name, &PostParams::default(), &request)
         .await
         .map_err(wrong)?;
-    let token = answer.status.map(|status| status.token).unwrap_or_default();
+    let token = answer.status.and_then(|status| status.token).unwrap_or_default();
     if token.is_empty() {
         return Err(Unreachable {
             reason: "NoToken",
