@@ -195,11 +195,11 @@ mod tests {
     #[test]
     fn the_table() {
         use Action as A;
+        use Role as R;
         let only = |action: A| -> Vec<Role> {
             let may = |role: &Role| caller(*role, None).may(action, None).is_ok();
             Role::ALL.into_iter().filter(may).collect()
         };
-        use Role as R;
         assert_eq!(only(A::Read), R::ALL);
         assert_eq!(only(A::ManageOperators), [R::Admin, R::Operator]);
         assert_eq!(only(A::ManageDefinitions), [R::Admin, R::Operator]);

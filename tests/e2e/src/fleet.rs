@@ -110,10 +110,8 @@ impl Fleet {
             http: reqwest::Client::new(),
             folder,
         };
-        fleet.token = fleet
-            .command(&["fleet", "token", "--subject", "e2e"])?
-            .trim()
-            .to_owned();
+        let token = fleet.command(&["fleet", "token", "--subject", "e2e"])?;
+        token.trim().clone_into(&mut fleet.token);
         Ok(fleet)
     }
 

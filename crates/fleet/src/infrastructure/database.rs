@@ -13,7 +13,7 @@ const MIGRATIONS: &[(i32, &str, &str)] =
     &[(1, "registry", include_str!("../../migrations/0001_registry.sql"))];
 
 /// "gantry" as a number: replicas that start together wait for each other here.
-const LOCK: i64 = 0x67_616e_7472_79;
+const LOCK: i64 = 0x6761_6e74_7279;
 
 #[derive(Debug, thiserror::Error)]
 pub enum DatabaseError {

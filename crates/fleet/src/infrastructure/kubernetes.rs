@@ -66,19 +66,19 @@ impl Look {
 
 /// A client for a sanitised kubeconfig.
 pub async fn connect(document: &Value) -> Result<Client, Unreachable> {
-    let bad = |_| Unreachable {
+    let bad = || Unreachable {
         reason: "BadCredentials",
         message: "the stored credentials cannot be used: a certificate or key in them is not one".to_owned(),
     };
-    let kubeconfig: Kubeconfig = serde_json::from_value(document.clone()).map_err(|_| bad(()))?;
+    let kubeconfig: Kubeconfig = serde_json::from_value(document.clone()).map_err(|_| bad())?;
     let mut config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
         .await
-        .map_err(|_| bad(()))?;
+        .map_err(|_| bad())?;
     config.connect_timeout = Some(Duration::from_secs(5));
     config.read_timeout = Some(LOOK);
     config.write_timeout = Some(LOOK);
     config.default_retry = false;
-    Ok(ClientBuilder::try_from(config).map_err(|_| bad(()))?.build())
+    Ok(ClientBuilder::try_from(config).map_err(|_| bad())?.build())
 }
 
 /// The same cluster with a token instead of what was uploaded.

@@ -60,7 +60,7 @@ pub enum KeySource {
 struct Key {
     id: Option<String>,
     algorithm: Algorithm,
-    key: DecodingKey,
+    verifies: DecodingKey,
 }
 
 /// What is in a token. Some issuers write one role as text.
@@ -144,7 +144,7 @@ impl Verifier {
                 KeySource::Secret(path) => keys.push(Key {
                     id: None,
                     algorithm: Algorithm::HS256,
-                    key: DecodingKey::from_secret(&read_secret(path)?),
+                    verifies: DecodingKey::from_secret(&read_secret(path)?),
                 }),
                 KeySource::PublicKey(path) => keys.push(public_key(path)?),
                 KeySource::Jwks(url) => keys.extend(fetch(&self.http, url).await?),
@@ -196,7 +196,7 @@ impl Verifier {
             validation.set_required_spec_claims(&["exp", "iss", "aud", "sub"]);
             validation.validate_nbf = true;
             validation.leeway = LEEWAY;
-            match decode::<Claims>(token, &key.key, &validation) {
+            match decode::<Claims>(token, &key.verifies, &validation) {
                 Ok(token) => return Ok(caller(&token.claims)),
                 Err(error) => {
                     rejected = match error.kind() {
@@ -247,13 +247,13 @@ fn public_key(path: &PathBuf) -> Result<Key, TokenError> {
         source,
     })?;
     let rsa = DecodingKey::from_rsa_pem(&text).map(|key| (Algorithm::RS256, key));
-    let (algorithm, key) = rsa
+    let (algorithm, verifies) = rsa
         .or_else(|_| DecodingKey::from_ec_pem(&text).map(|key| (Algorithm::ES256, key)))
         .map_err(|_| TokenError::NoKey(path.clone()))?;
     Ok(Key {
         id: None,
         algorithm,
-        key,
+        verifies,
     })
 }
 
@@ -286,7 +286,7 @@ async fn fetch(http: &reqwest::Client, url: &Url) -> Result<Vec<Key>, TokenError
             Some(Key {
                 id: jwk.common.key_id.clone(),
                 algorithm,
-                key: DecodingKey::from_jwk(jwk).ok()?,
+                verifies: DecodingKey::from_jwk(jwk).ok()?,
             })
         })
         .collect())
@@ -295,7 +295,8 @@ async fn fetch(http: &reqwest::Client, url: &Url) -> Result<Vec<Key>, TokenError
 /// Signs tokens of local users, with the shared secret.
 pub struct Issuer {
     key: EncodingKey,
-    issuer: String,
+    /// `iss`.
+    name: String,
     audience: String,
 }
 
@@ -311,7 +312,7 @@ impl Issuer {
     pub fn new(secret: &[u8], issuer: &str, audience: &str) -> Self {
         Self {
             key: EncodingKey::from_secret(secret),
-            issuer: issuer.to_owned(),
+            name: issuer.to_owned(),
             audience: audience.to_owned(),
         }
     }
@@ -320,7 +321,7 @@ impl Issuer {
         let expires = now + grant.lifetime;
         let claims = Claims {
             sub: grant.subject.to_owned(),
-            iss: self.issuer.clone(),
+            iss: self.name.clone(),
             aud: Several::One(self.audience.clone()),
             exp: expires.as_second(),
             iat: now.as_second(),

@@ -206,7 +206,7 @@ pub async fn change(fleet: &Fleet, ask: &Ask, name: &str, body: api::ChangeClust
     }
     if let Some(environment) = environment {
         changed.push("environment");
-        row.environment = environment.name().to_owned();
+        environment.name().clone_into(&mut row.environment);
     }
     if let Some(labels) = body.labels {
         changed.push("labels");

@@ -133,7 +133,7 @@ pub async fn deprecate(
         Err(reply) => return Ok(reply),
     };
     let now = time(work.now);
-    row.status = "Deprecated".to_owned();
+    "Deprecated".clone_into(&mut row.status);
     row.deprecated_at = row.deprecated_at.or(Some(now));
     row.deprecation_reason = Some(body.reason);
     if body.migration_guide.is_some() {
@@ -363,27 +363,19 @@ async fn put(
                 Error::invalid("operatorVersion", error.to_string())
             })?;
     let now = time(work.now);
-    let (id, history) = match store::lock(work.db(), &crd.name).await? {
-        Some(mut row) => {
-            check_owner(&row, operator)?;
-            let history = store::history(work.db(), row.id).await?;
-            let is_new_owner = row.operator_name.is_none() && operator.is_some();
-            if is_new_owner || guide.is_some() {
-                row.operator_name = row.operator_name.or_else(|| operator.map(str::to_owned));
-                row.migration_guide = guide.map(str::to_owned).or(row.migration_guide);
-            }
-            store::update(work.db(), &row, now).await?;
-            (row.id, history)
+    let (id, history) = if let Some(mut row) = store::lock(work.db(), &crd.name).await? {
+        check_owner(&row, operator)?;
+        let history = store::history(work.db(), row.id).await?;
+        row.operator_name = row.operator_name.or_else(|| operator.map(str::to_owned));
+        row.migration_guide = guide.map(str::to_owned).or(row.migration_guide);
+        store::update(work.db(), &row, now).await?;
+        (row.id, history)
+    } else {
+        if let Some(operator) = operator {
+            room_for_crd(work, fleet, operator).await?;
         }
-        None => {
-            if let Some(operator) = operator {
-                room_for_crd(work, fleet, operator).await?;
-            }
-            (
-                store::insert(work.db(), &crd.name, operator, guide, now).await?,
-                Vec::new(),
-            )
-        }
+        let id = store::insert(work.db(), &crd.name, operator, guide, now).await?;
+        (id, Vec::new())
     };
     let digest = digest(&definition);
     let order = |schema: &SchemaRow| schema.operator_version.parse::<OperatorVersion>().ok();

@@ -246,7 +246,7 @@ async fn watch_keys(fleet: &Fleet, path: PathBuf) {
                 );
             }
             Err(error) => {
-                tracing::error!(%error, path = %path.display(), "the key file changed and is not usable; the keys from before stay")
+                tracing::error!(%error, path = %path.display(), "the key file changed and is not usable; the keys from before stay");
             }
         }
         before = text;

@@ -111,6 +111,11 @@ enum Part {
     Packed,
 }
 
+fn is_archive(name: &str) -> bool {
+    let lower = name.to_ascii_lowercase();
+    [".tgz", ".tar.gz"].iter().any(|ending| lower.ends_with(ending))
+}
+
 /// What a file of an archive is to Helm. The first folder is the chart itself; `charts/NAME/` begins another one.
 fn part(path: &str) -> Option<Part> {
     let lower = path.to_ascii_lowercase();
@@ -124,7 +129,7 @@ fn part(path: &str) -> Option<Part> {
             "crds" if holds => Some(Part::Plain),
             "templates" if holds => Some(Part::Template),
             "charts" => match folders.next()? {
-                packed if packed.ends_with(".tgz") || packed.ends_with(".tar.gz") => Some(Part::Packed),
+                packed if is_archive(packed) => Some(Part::Packed),
                 _ => continue,
             },
             _ => None,

@@ -1,9 +1,8 @@
 //! The database itself: schemas that are made, refused, raced for; a private server that is kept.
 
-mod support;
-
 use std::time::Duration;
 
+use super::support::{pool, settings};
 use gantry_fleet::{
     Server,
     infrastructure::{
@@ -12,11 +11,10 @@ use gantry_fleet::{
     },
 };
 use sqlx::{Connection, PgConnection};
-use support::{pool, settings};
 
 #[tokio::test]
 async fn replicas_that_start_together_make_the_schema_once() {
-    let url = support::database().await;
+    let url = super::support::database().await;
     let starts = (0..4).map(|_| database::open(database::options(&url).unwrap(), 2));
     for pool in futures::future::join_all(starts).await {
         pool.unwrap().close().await;
@@ -30,7 +28,7 @@ async fn replicas_that_start_together_make_the_schema_once() {
 
 #[tokio::test]
 async fn a_schema_of_a_newer_program_and_one_that_was_changed_are_refused() {
-    let url = support::database().await;
+    let url = super::support::database().await;
     database::open(database::options(&url).unwrap(), 2).await.unwrap();
     let pool = pool(&url).await;
     sqlx::query("insert into gantry_schema (version, name, digest) values (999, 'later', '')")
@@ -88,7 +86,7 @@ async fn addresses_that_are_none_are_refused() {
 /// Its own server, so that it can be killed.
 #[tokio::test]
 async fn a_private_server_keeps_what_was_committed_however_it_ends() {
-    let folder = support::open_folder();
+    let folder = super::support::open_folder();
     let path = folder.path().join("postgres");
     let server = PrivatePostgres::start(&path).await.unwrap();
     let url = server.url();
@@ -136,7 +134,7 @@ async fn a_private_server_keeps_what_was_committed_however_it_ends() {
     assert!(killed.success());
     let url = again.url();
     let back = async {
-        support::until("it is back", async || {
+        super::support::until("it is back", async || {
             let mut connection = PgConnection::connect(&url).await.ok()?;
             sqlx::query("select n from kept")
                 .fetch_one(&mut connection)

@@ -1,11 +1,9 @@
 //! The examples of the guide, run as they stand there.
 
-mod support;
-
 use std::process::Command;
 
+use super::support::{Running, charts::Repository, definition, kube::StandIn, token};
 use gantry_fleet_domain::access::Role;
-use support::{Running, charts::Repository, definition, kube::StandIn, token};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_example_of_the_guide_works() {

@@ -1,12 +1,10 @@
 //! The audit log: what is in it, that it cannot be changed unseen, and that people can be forgotten.
 
-mod support;
-
+use super::support::{Running, definition, kube::StandIn, pool};
 use gantry_fleet::orchestrator::audit::{Broken, verify};
 use gantry_fleet_domain::access::Role;
 use gantry_ledger::{Head, Signer};
 use serde_json::json;
-use support::{Running, definition, kube::StandIn, pool};
 
 async fn fill(running: &Running, count: usize) {
     for number in 0..count {

@@ -1,9 +1,7 @@
 //! Operators, against real PostgreSQL and a real HTTP repository.
 
-mod support;
-
+use super::support::{Running, anchor_bomb, charts::Repository, definition, until};
 use serde_json::{Value, json};
-use support::{Running, charts::Repository, definition, until};
 
 fn registration(repository: &Repository, name: &str) -> Value {
     json!({
@@ -289,11 +287,7 @@ async fn malicious_and_broken_charts_are_named_and_hurt_nobody() {
     let admin = &running.admin;
     repository.archive("widget", "1.0.0", b"no archive".to_vec(), None);
     repository.archive("widget", "1.1.0", b"no archive".to_vec(), Some(&"0".repeat(64)));
-    let mut bomb = String::from("kind: CustomResourceDefinition\na0: &a0 [x, x, x, x, x, x, x, x, x, x]\n");
-    for level in 1..9 {
-        let aliases = vec![format!("*a{}", level - 1); 10].join(", ");
-        bomb.push_str(&format!("a{level}: &a{level} [{aliases}]\n"));
-    }
+    let bomb = format!("kind: CustomResourceDefinition\n{}", anchor_bomb());
     let good = definition("widgets.example.com", json!({})).to_string();
     repository.chart(
         "widget",

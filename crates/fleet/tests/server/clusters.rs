@@ -1,9 +1,12 @@
 //! Clusters: credentials, health, sharing of work. What real API servers do is tested against real ones in `tests/e2e`.
 
-mod support;
-
 use std::time::{Duration, Instant};
 
+use super::support::{
+    Asker, Running, anchor_bomb,
+    kube::{HANG, StandIn, kubeconfig},
+    pool, settings, token, until,
+};
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use gantry_fleet::{
     Server,
@@ -12,11 +15,6 @@ use gantry_fleet::{
 use gantry_fleet_domain::access::Role;
 use jiff::SignedDuration;
 use serde_json::{Value, json};
-use support::{
-    Asker, Running,
-    kube::{HANG, StandIn, kubeconfig},
-    pool, settings, token, until,
-};
 
 const PLANTED: &str = "planted-s3cret-t0ken-that-must-not-show";
 
@@ -94,11 +92,7 @@ async fn hostile_kubeconfigs_are_refused_without_being_repeated() {
         *document.pointer_mut(path).unwrap() = value;
         document
     };
-    let mut bomb = String::from("a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n");
-    for level in 1..9 {
-        let aliases = vec![format!("*a{}", level - 1); 10].join(", ");
-        bomb.push_str(&format!("a{level}: &a{level} [{aliases}]\n"));
-    }
+    let bomb = anchor_bomb();
     let deep = format!("{}{}", "[".repeat(10_000), "]".repeat(10_000));
     let mut nested = json!(1);
     for _ in 0..100 {
@@ -336,8 +330,8 @@ async fn health_follows_the_cluster_and_says_why_and_since_when() {
 async fn two_replicas_share_the_work_and_one_goes_on_alone() {
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
     let folder = tempfile::tempdir().unwrap();
-    let url = support::database().await;
-    let key = support::key_line();
+    let url = super::support::database().await;
+    let key = super::support::key_line();
     let replica = async || {
         let mut settings = settings(&url, folder.path());
         settings.keys = Keys::local(LocalKeys::parse(&key).unwrap());
@@ -385,7 +379,7 @@ async fn two_replicas_share_the_work_and_one_goes_on_alone() {
 
 #[tokio::test]
 async fn keys_are_rotated_while_the_server_runs() {
-    let (old, new) = (support::key_line(), support::key_line());
+    let (old, new) = (super::support::key_line(), super::support::key_line());
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("keys");
     std::fs::write(&file, &old).unwrap();

@@ -1,11 +1,9 @@
 //! What holds for every request: repeated ones are done once, too many are refused, a database that is away is an
 //! answer and not a hang.
 
-mod support;
-
+use super::support::{Running, definition, pool, token};
 use gantry_fleet_domain::access::Role;
 use serde_json::{Value, json};
-use support::{Running, definition, pool, token};
 
 fn crd(version: &str) -> Value {
     json!({"schemaDefinition": definition("things.example.com", json!({})), "operatorVersion": version})
@@ -163,7 +161,7 @@ async fn a_database_that_is_away_is_an_answer_and_comes_back_by_itself() {
     refused.refused(503, "DATABASE_UNAVAILABLE");
     running.asker(None).get("/health").await.expect(503);
     run(format!("alter database {name} with allow_connections true")).await;
-    support::until("it works again", async || {
+    super::support::until("it works again", async || {
         (running.admin.get("/operators").await.status == 200).then_some(())
     })
     .await;

@@ -1,12 +1,11 @@
 //! Vault's transit engine, by something that answers as it does: the key stays with it.
 
-mod support;
-
 use std::sync::{
     Arc, Mutex,
     atomic::{AtomicBool, Ordering},
 };
 
+use super::support::{Running, kube::StandIn, pool};
 use axum::{
     Json, Router,
     extract::{Path, State},
@@ -19,7 +18,6 @@ use gantry_fleet::infrastructure::{
     vault::{Vault, VaultToken},
 };
 use serde_json::{Value, json};
-use support::{Running, kube::StandIn, pool};
 
 #[derive(Clone, Default)]
 struct Transit {
@@ -106,7 +104,7 @@ async fn vault_seals_what_clusters_are_reached_with() {
     );
     let checked = async || running.admin.get("/clusters/c").await.body["lastHealthCheckAt"].clone();
     let last = checked().await;
-    support::until("it is looked at", async || {
+    super::support::until("it is looked at", async || {
         (checked().await != last).then_some(())
     })
     .await;

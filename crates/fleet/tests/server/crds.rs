@@ -1,10 +1,8 @@
 //! Definitions: history, differences, approval.
 
-mod support;
-
+use super::support::{Running, definition};
 use gantry_fleet_domain::access::Role;
 use serde_json::{Value, json};
-use support::{Running, definition};
 
 const NAME: &str = "things.example.com";
 

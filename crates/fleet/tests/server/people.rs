@@ -1,14 +1,12 @@
 //! Local users and tokens of others.
 
-mod support;
-
 use std::sync::{Arc, Mutex};
 
+use super::support::{Running, pool};
 use gantry_fleet::infrastructure::tokens::{AUDIENCE, ISSUER, KeySource};
 use jiff::Timestamp;
 use jsonwebtoken::{Algorithm, EncodingKey, Header, encode};
 use serde_json::{Value, json};
-use support::{Running, pool};
 
 const PASSWORD: &str = "correct horse battery staple";
 

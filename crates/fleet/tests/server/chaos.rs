@@ -1,7 +1,5 @@
 //! The database killed under load, twice. What was answered with success is there, once; the chain is whole.
 
-mod support;
-
 use std::{
     collections::BTreeSet,
     sync::{
@@ -11,15 +9,15 @@ use std::{
     time::Duration,
 };
 
+use super::support::{Asker, definition, settings, token};
 use gantry_fleet::{Server, infrastructure::private_postgres::PrivatePostgres, orchestrator::audit::verify};
 use gantry_fleet_domain::access::Role;
 use serde_json::json;
-use support::{Asker, definition, settings, token};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_answered_write_is_lost_and_none_is_done_twice() {
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
-    let folder = support::open_folder();
+    let folder = super::support::open_folder();
     let path = folder.path().join("postgres");
     let mut postgres = PrivatePostgres::start(&path).await.unwrap();
     let url = postgres.url();
@@ -56,7 +54,7 @@ async fn no_answered_write_is_lost_and_none_is_done_twice() {
         .collect();
     for _ in 0..2 {
         let before = answered.lock().unwrap().len();
-        support::until("writes go on", async || {
+        super::support::until("writes go on", async || {
             (answered.lock().unwrap().len() > before + 20).then_some(())
         })
         .await;
@@ -69,13 +67,13 @@ async fn no_answered_write_is_lost_and_none_is_done_twice() {
         tokio::time::sleep(Duration::from_millis(700)).await;
         asker.get("/operators").await.refused(503, "DATABASE_UNAVAILABLE");
         // Its children take a moment to notice.
-        postgres = support::until("it starts again", async || {
+        postgres = super::support::until("it starts again", async || {
             PrivatePostgres::start(&path).await.ok()
         })
         .await;
     }
     let before = answered.lock().unwrap().len();
-    support::until("writes go on", async || {
+    super::support::until("writes go on", async || {
         (answered.lock().unwrap().len() > before + 20).then_some(())
     })
     .await;
@@ -83,7 +81,7 @@ async fn no_answered_write_is_lost_and_none_is_done_twice() {
     for writer in writers {
         writer.await.unwrap();
     }
-    let pool = support::pool(&url).await;
+    let pool = super::support::pool(&url).await;
     let kept: Vec<String> = sqlx::query_scalar("select name from crds order by name")
         .fetch_all(&pool)
         .await

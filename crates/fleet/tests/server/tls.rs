@@ -1,12 +1,10 @@
 //! HTTPS: a certificate that is renewed while connections come in, and clients that have to show one.
 
-mod support;
-
 use std::path::Path;
 
+use super::support::{Running, settings, token, until};
 use gantry_fleet::{Server, settings::TlsFiles};
 use gantry_fleet_domain::access::Role;
-use support::{Running, settings, token, until};
 
 fn openssl(arguments: &[&str]) {
     let done = std::process::Command::new("openssl")
@@ -146,7 +144,7 @@ async fn clients_have_to_show_a_certificate_where_that_is_asked_for() {
 #[tokio::test]
 async fn plain_http_on_an_open_address_has_to_be_meant() {
     let folder = tempfile::tempdir().unwrap();
-    let mut settings = settings(&support::database().await, folder.path());
+    let mut settings = settings(&super::support::database().await, folder.path());
     settings.address = ([0, 0, 0, 0], 0).into();
     let refused = Server::start(settings).await.err().unwrap();
     assert!(refused.to_string().contains("--insecure-http"), "{refused}");
