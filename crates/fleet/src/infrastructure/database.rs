@@ -17,8 +17,10 @@ const LOCK: i64 = 0x6761_6e74_7279;
 
 #[derive(Debug, thiserror::Error)]
 pub enum DatabaseError {
-    #[error("DATABASE_URL is not the address of a PostgreSQL database")]
-    Address(#[source] sqlx::Error),
+    #[error(
+        "DATABASE_URL is not the address of a PostgreSQL database; one looks like postgresql://USER@HOST/DATABASE"
+    )]
+    Address(#[source] Option<sqlx::Error>),
     #[error("failed to connect to the database")]
     Connect(#[source] sqlx::Error),
     #[error("PostgreSQL {found} is too old; 15 or newer is needed")]
@@ -42,7 +44,14 @@ pub enum DatabaseError {
 }
 
 pub fn options(url: &str) -> Result<PgConnectOptions, DatabaseError> {
-    let options = PgConnectOptions::from_str(url).map_err(DatabaseError::Address)?;
+    // The parser takes any scheme.
+    if !["postgres://", "postgresql://"]
+        .iter()
+        .any(|scheme| url.starts_with(scheme))
+    {
+        return Err(DatabaseError::Address(None));
+    }
+    let options = PgConnectOptions::from_str(url).map_err(|error| DatabaseError::Address(Some(error)))?;
     Ok(options
         .application_name("gantry-fleet")
         // A query that hangs must not hold a connection for ever; nor may a transaction that nobody ends.

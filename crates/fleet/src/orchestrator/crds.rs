@@ -303,6 +303,9 @@ pub async fn discover(
         }
         Err(error) => ("Failed", Some(error.to_string()), Vec::new()),
     };
+    let mut definitions = definitions;
+    // In one order for everybody: two operators that bring the same ones must not wait for each other.
+    definitions.sort_by(|one, other| name_of(one).cmp(name_of(other)));
     let mut work = Work::of(fleet, super::SYSTEM, None).await?;
     let mut notes: Vec<String> = message.into_iter().collect();
     let mut kept = Vec::new();
@@ -342,6 +345,10 @@ pub async fn discover(
     })
     .await?;
     work.commit().await
+}
+
+fn name_of(definition: &Value) -> &str {
+    definition["metadata"]["name"].as_str().unwrap_or_default()
 }
 
 /// Keeps a definition as one version of its operator has it, and compares it with its neighbours.

@@ -162,8 +162,10 @@ pub fn etag(revision: i64) -> String {
 impl<'f> Work<'f> {
     /// Work in somebody's name that is no request, such as a background task's.
     pub async fn of(fleet: &'f Fleet, subject: &str, trace_id: Option<&str>) -> Result<Self, Error> {
-        let mut transaction = fleet.pool.begin().await?;
-        let person = people::id_of(&mut transaction, subject).await?;
+        let mut connection = fleet.pool.acquire().await?;
+        let person = people::id_of(&mut connection, subject).await?;
+        drop(connection);
+        let transaction = fleet.pool.begin().await?;
         Ok(Self {
             fleet,
             transaction,

@@ -66,7 +66,8 @@ async fn no_answered_write_is_lost_and_none_is_done_twice() {
         assert!(killed.success());
         tokio::time::sleep(Duration::from_millis(700)).await;
         asker.get("/operators").await.refused(503, "DATABASE_UNAVAILABLE");
-        // Its children take a moment to notice.
+        // Until it is reaped it counts as running; and its children take a moment to notice.
+        drop(postgres);
         postgres = super::support::until("it starts again", async || {
             PrivatePostgres::start(&path).await.ok()
         })

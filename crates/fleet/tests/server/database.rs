@@ -58,11 +58,12 @@ async fn a_schema_of_a_newer_program_and_one_that_was_changed_are_refused() {
 
 #[tokio::test]
 async fn a_folder_that_the_servers_user_cannot_enter_is_named() {
-    use std::os::unix::fs::MetadataExt as _;
+    use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
     if std::fs::metadata("/proc/self").unwrap().uid() != 0 {
         return; // it runs as ourselves, who can
     }
     let folder = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(0o700)).unwrap();
     let refused = PrivatePostgres::start(&folder.path().join("postgres"))
         .await
         .err()

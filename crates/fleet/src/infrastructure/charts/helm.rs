@@ -15,6 +15,7 @@ pub async fn template(helm: &Path, archive: &[u8], values: &Value) -> Result<Vec
     let failed = |why: &str| ChartError::Helm(why.to_owned());
     let folder = tempfile::Builder::new()
         .prefix("gantry-chart-")
+        .permissions(std::os::unix::fs::PermissionsExt::from_mode(0o700))
         .tempdir()
         .map_err(|_| failed("no folder for it"))?;
     let chart = folder.path().join("chart.tgz");

@@ -5,7 +5,8 @@ use uuid::Uuid;
 
 use super::{Time, Window};
 
-/// The id of somebody, made when they are seen for the first time.
+/// The id of somebody, made when they are seen for the first time. Best outside of a transaction: a row that is made
+/// here makes others wait who act under the same name.
 pub async fn id_of(connection: &mut PgConnection, subject: &str) -> Result<Uuid, sqlx::Error> {
     let found: Option<Uuid> = sqlx::query_scalar("select id from people where subject = $1")
         .bind(subject)
@@ -14,14 +15,16 @@ pub async fn id_of(connection: &mut PgConnection, subject: &str) -> Result<Uuid,
     if let Some(id) = found {
         return Ok(id);
     }
-    sqlx::query_scalar(
-        "insert into people (id, subject) values ($1, $2)
-         on conflict (subject) do update set subject = excluded.subject returning id",
-    )
-    .bind(Uuid::new_v4())
-    .bind(subject)
-    .fetch_one(connection)
-    .await
+    // Not "do update": that would lock the row of somebody whose audit entries others are about to write.
+    sqlx::query("insert into people (id, subject) values ($1, $2) on conflict (subject) do nothing")
+        .bind(Uuid::new_v4())
+        .bind(subject)
+        .execute(&mut *connection)
+        .await?;
+    sqlx::query_scalar("select id from people where subject = $1")
+        .bind(subject)
+        .fetch_one(connection)
+        .await
 }
 
 /// Forgets a name. What they did stays, under an id that says nothing.

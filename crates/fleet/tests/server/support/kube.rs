@@ -9,7 +9,7 @@ use std::sync::{
 use axum::{
     Json, Router,
     extract::{Request, State},
-    http::StatusCode,
+    http::{Method, StatusCode},
     response::{IntoResponse, Response},
 };
 use serde_json::{Value, json};
@@ -21,6 +21,7 @@ pub struct StandIn {
     pub url: String,
     /// What it answers; 200 is well, 0 never.
     pub mood: Arc<AtomicU16>,
+    /// How often it was asked for something.
     pub asked: Arc<AtomicUsize>,
 }
 
@@ -64,7 +65,9 @@ pub fn kubeconfig(server: &str, token: &str) -> Value {
 }
 
 async fn answer(State(stand_in): State<StandIn>, request: Request) -> Response {
-    stand_in.asked.fetch_add(1, Ordering::SeqCst);
+    if request.method() == Method::GET {
+        stand_in.asked.fetch_add(1, Ordering::SeqCst);
+    }
     match stand_in.mood.load(Ordering::SeqCst) {
         HANG => std::future::pending().await,
         200 => {}
@@ -73,9 +76,23 @@ async fn answer(State(stand_in): State<StandIn>, request: Request) -> Response {
             return (StatusCode::from_u16(code).unwrap(), Json(status)).into_response();
         }
     }
+    let path = request.uri().path();
+    // Accounts and rights that are set up in it are taken, and forgotten.
+    let body = match request.method().as_str() {
+        "PATCH" => Some(json!({"metadata": {"name": path.rsplit('/').next()}})),
+        "POST" if path.ends_with("/token") => Some(json!({
+            "metadata": {}, "spec": {"audiences": []},
+            "status": {"token": "short-lived", "expirationTimestamp": "2100-01-01T00:00:00Z"},
+        })),
+        "DELETE" => Some(json!({"kind": "Status", "apiVersion": "v1", "status": "Success"})),
+        _ => None,
+    };
+    if let Some(body) = body {
+        return Json(body).into_response();
+    }
     let list =
         |kind: &str, items: Value| json!({"kind": kind, "apiVersion": "v1", "metadata": {}, "items": items});
-    let body = match request.uri().path() {
+    let body = match path {
         "/version" => json!({
             "major": "1", "minor": "31", "gitVersion": "v1.31.2", "gitCommit": "", "gitTreeState": "", "buildDate": "",
             "goVersion": "", "compiler": "", "platform": "",
