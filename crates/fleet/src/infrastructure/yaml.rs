@@ -2,8 +2,33 @@
 
 use serde_json::Value;
 
-const MAX_DEPTH: usize = 64;
-const MAX_NODES: usize = 500_000;
+/// What a text may be at most.
+#[derive(Clone, Copy, Debug)]
+pub struct Bounds {
+    pub bytes: usize,
+    /// With what anchors multiply to.
+    pub nodes: usize,
+    pub depth: usize,
+}
+
+/// A kubeconfig, or something else that people write by hand.
+pub const SMALL: Bounds = Bounds {
+    bytes: 256 << 10,
+    nodes: 20_000,
+    depth: 64,
+};
+/// One definition; the API server itself takes no more than 3 MB.
+pub const DEFINITION: Bounds = Bounds {
+    bytes: 3 << 20,
+    nodes: 500_000,
+    depth: 200,
+};
+/// A chart's file, with many definitions.
+pub const CHART: Bounds = Bounds {
+    bytes: 32 << 20,
+    nodes: 1_000_000,
+    depth: 200,
+};
 
 #[derive(Debug, thiserror::Error)]
 pub enum TextError {
@@ -19,30 +44,31 @@ pub enum TextError {
 }
 
 /// All documents of a text.
-pub fn documents(text: &str, largest: usize) -> Result<Vec<Value>, TextError> {
-    if text.len() > largest {
-        return Err(TextError::TooLarge(largest));
+pub fn documents(text: &str, bounds: Bounds) -> Result<Vec<Value>, TextError> {
+    if text.len() > bounds.bytes {
+        return Err(TextError::TooLarge(bounds.bytes));
+    }
+    // JSON is YAML, and the one with a parser of its own is the more common here.
+    if text.trim_start().starts_with('{') {
+        let json = serde_json::Deserializer::from_str(text).into_iter::<Value>();
+        if let Ok(documents) = json.collect::<Result<Vec<Value>, _>>() {
+            return Ok(documents);
+        }
     }
     let options = serde_saphyr::options! {
         budget: serde_saphyr::budget! {
-            max_nodes: MAX_NODES,
-            max_events: 2 * MAX_NODES,
-            max_depth: MAX_DEPTH,
-            max_documents: 1_000,
+            max_nodes: bounds.nodes,
+            max_events: 2 * bounds.nodes,
+            max_depth: bounds.depth,
+            max_documents: 10_000,
         },
     };
-    // JSON is YAML, and the one with a parser of its own is the more common here.
-    if text.trim_start().starts_with('{')
-        && let Ok(value) = serde_json::from_str(text)
-    {
-        return Ok(vec![value]);
-    }
     serde_saphyr::from_multiple_with_options(text, options).map_err(|_| TextError::Unreadable)
 }
 
 /// The only document of a text.
-pub fn document(text: &str, largest: usize) -> Result<Value, TextError> {
-    let mut all: Vec<Value> = documents(text, largest)?
+pub fn document(text: &str, bounds: Bounds) -> Result<Value, TextError> {
+    let mut all: Vec<Value> = documents(text, bounds)?
         .into_iter()
         .filter(|document| !document.is_null())
         .collect();
@@ -54,7 +80,7 @@ pub fn document(text: &str, largest: usize) -> Result<Value, TextError> {
 }
 
 /// How deep a value is nested; more than enough to say no.
-pub fn is_too_deep(value: &Value) -> bool {
+pub fn is_too_deep(value: &Value, bounds: Bounds) -> bool {
     fn deeper(value: &Value, left: usize) -> bool {
         match value {
             Value::Array(items) => left == 0 || items.iter().any(|item| deeper(item, left - 1)),
@@ -62,7 +88,7 @@ pub fn is_too_deep(value: &Value) -> bool {
             _ => false,
         }
     }
-    deeper(value, MAX_DEPTH)
+    deeper(value, bounds.depth)
 }
 
 #[cfg(test)]
@@ -88,14 +114,11 @@ mod tests {
             "",
             "a: 1\n---\nb: 2\n",
         ] {
-            assert!(
-                document(text, 1 << 20).is_err(),
-                "{}",
-                &text[..text.len().min(40)]
-            );
+            assert!(document(text, SMALL).is_err(), "{}", &text[..text.len().min(40)]);
         }
-        assert!(matches!(document("a: 1", 3), Err(TextError::TooLarge(3))));
-        assert_eq!(document("a: 1", 100).unwrap()["a"], 1);
+        let tiny = Bounds { bytes: 3, ..SMALL };
+        assert!(matches!(document("a: 1", tiny), Err(TextError::TooLarge(3))));
+        assert_eq!(document("a: 1", SMALL).unwrap()["a"], 1);
     }
 
     #[test]
@@ -104,10 +127,10 @@ mod tests {
         for _ in 0..60 {
             value = Value::Array(vec![value]);
         }
-        assert!(!is_too_deep(&value));
+        assert!(!is_too_deep(&value, SMALL));
         for _ in 0..10 {
             value = Value::Array(vec![value]);
         }
-        assert!(is_too_deep(&value));
+        assert!(is_too_deep(&value, SMALL));
     }
 }

@@ -28,7 +28,6 @@ use crate::{
 };
 
 pub const KIND: &str = "cluster";
-const MAX_KUBECONFIG: usize = 256 << 10;
 
 pub async fn list(fleet: &Fleet, mut filter: store::Filter, window: Window) -> Result<api::Clusters, Error> {
     let now = fleet.now();
@@ -305,7 +304,7 @@ fn read_kubeconfig(fleet: &Fleet, given: &api::Kubeconfig) -> Result<Sanitised, 
             .collect(),
     };
     let document = match &given.0 {
-        Value::Object(_) if yaml::is_too_deep(&given.0) => {
+        Value::Object(_) if yaml::is_too_deep(&given.0, yaml::SMALL) => {
             return Err(bad(vec!["is nested too deeply".to_owned()]));
         }
         Value::Object(_) => given.0.clone(),
@@ -317,7 +316,7 @@ fn read_kubeconfig(fleet: &Fleet, given: &api::Kubeconfig) -> Result<Sanitised, 
                 ])
             })?;
             let text = String::from_utf8(bytes).map_err(|_| bad(vec!["is not text".to_owned()]))?;
-            yaml::document(&text, MAX_KUBECONFIG).map_err(|error| bad(vec![error.to_string()]))?
+            yaml::document(&text, yaml::SMALL).map_err(|error| bad(vec![error.to_string()]))?
         }
         _ => {
             return Err(bad(vec![

@@ -25,7 +25,6 @@ use crate::{
 };
 
 const KIND: &str = "crd";
-const MAX_DEFINITION: usize = 3 << 20;
 /// Of each kind; a schema that changes everything needs no list of everything.
 const MAX_CHANGES: usize = 200;
 
@@ -509,7 +508,7 @@ fn read_definition(field: &str, given: &Value) -> Result<Value, Error> {
 fn read_text(field: &str, given: &Value) -> Result<Value, Error> {
     match given {
         Value::String(text) => {
-            yaml::document(text, MAX_DEFINITION).map_err(|error| Error::invalid(field, error.to_string()))
+            yaml::document(text, yaml::DEFINITION).map_err(|error| Error::invalid(field, error.to_string()))
         }
         Value::Object(_) => Ok(given.clone()),
         _ => Err(Error::invalid(

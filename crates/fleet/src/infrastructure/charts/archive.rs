@@ -3,7 +3,7 @@
 
 use std::io::Read;
 
-use super::ChartError;
+use super::{ChartError, documents};
 
 const MAX_UNPACKED: u64 = 256 << 20;
 const MAX_ENTRY: u64 = 32 << 20;
@@ -11,14 +11,21 @@ const MAX_ENTRIES: usize = 20_000;
 /// Charts inside charts.
 const MAX_NESTED: usize = 4;
 
+/// One file that may hold definitions, wherever it lay.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct File {
     pub path: String,
-    pub text: String,
-    /// Under `templates/`: Helm renders it.
+    pub bytes: Vec<u8>,
+    /// Of a chart's `templates`, where Go's template language may be mixed in.
     pub template: bool,
 }
 
+pub fn is_archive(name: &str) -> bool {
+    let lower = name.to_ascii_lowercase();
+    [".tgz", ".tar.gz"].iter().any(|ending| lower.ends_with(ending))
+}
+
+/// The files of a packed chart and of the charts inside it.
 pub fn read(bytes: &[u8]) -> Result<Vec<File>, ChartError> {
     let mut reader = Reader {
         left: MAX_UNPACKED,
@@ -88,15 +95,11 @@ impl Reader {
             match part {
                 Part::Chart => self.has_chart = true,
                 Part::Packed => self.archive(&format!("{path}:"), &content, depth - 1)?,
-                Part::Plain | Part::Template => {
-                    if let Ok(text) = String::from_utf8(content) {
-                        self.files.push(File {
-                            path,
-                            text,
-                            template: part == Part::Template,
-                        });
-                    }
-                }
+                Part::Plain | Part::Template => self.files.push(File {
+                    path,
+                    bytes: content,
+                    template: part == Part::Template,
+                }),
             }
         }
         Ok(())
@@ -111,17 +114,9 @@ enum Part {
     Packed,
 }
 
-fn is_archive(name: &str) -> bool {
-    let lower = name.to_ascii_lowercase();
-    [".tgz", ".tar.gz"].iter().any(|ending| lower.ends_with(ending))
-}
-
 /// What a file of an archive is to Helm. The first folder is the chart itself; `charts/NAME/` begins another one.
 fn part(path: &str) -> Option<Part> {
-    let lower = path.to_ascii_lowercase();
-    let holds = [".yaml", ".yml", ".json"]
-        .iter()
-        .any(|ending| lower.ends_with(ending));
+    let holds = documents::may_hold(path);
     let mut folders = path.split('/').filter(|folder| *folder != ".").skip(1);
     loop {
         return match folders.next()? {
@@ -140,6 +135,8 @@ fn part(path: &str) -> Option<Part> {
 #[cfg(test)]
 pub mod tests {
     use std::io::Write as _;
+
+    use rstest::rstest;
 
     use super::*;
 
@@ -188,6 +185,18 @@ pub mod tests {
                 ("x/charts/y-1.0.0.tgz:y/crds/b.yaml", false),
             ]
         );
+    }
+
+    #[rstest]
+    #[case("x/crds/a.yaml", Some(Part::Plain))]
+    #[case("x/templates/sub/a.yml", Some(Part::Template))]
+    #[case("x/templates/_helpers.tpl", None)]
+    #[case("x/charts/y/crds/a.json", Some(Part::Plain))]
+    #[case("x/charts/y-1.2.3.tgz", Some(Part::Packed))]
+    #[case("x/values.yaml", None)]
+    #[case("x/files/a.yaml", None)]
+    fn parts(#[case] path: &str, #[case] expected: Option<Part>) {
+        assert_eq!(part(path), expected);
     }
 
     #[test]

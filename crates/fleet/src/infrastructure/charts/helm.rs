@@ -7,11 +7,12 @@ use serde_json::Value;
 use tokio::{io::AsyncReadExt, process::Command};
 
 use super::{ChartError, documents};
+use crate::infrastructure::yaml;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 const MAX_OUTPUT: u64 = 32 << 20;
 
-pub async fn template(helm: &Path, archive: &[u8], values: &Value) -> Result<Vec<Value>, ChartError> {
+pub async fn template(helm: &Path, archive: Vec<u8>, values: &Value) -> Result<Vec<Value>, ChartError> {
     let failed = |why: &str| ChartError::Helm(why.to_owned());
     let folder = tempfile::Builder::new()
         .prefix("gantry-chart-")
@@ -76,5 +77,8 @@ pub async fn template(helm: &Path, archive: &[u8], values: &Value) -> Result<Vec
         return Err(ChartError::Helm(last));
     }
     let text = String::from_utf8(output).map_err(|_| failed("what it rendered is not text"))?;
-    documents::parse(&text).map_err(|error| ChartError::Helm(format!("what it rendered {error}")))
+    tokio::task::spawn_blocking(move || documents::parse(&text, yaml::CHART))
+        .await
+        .map_err(|_| failed("what it rendered cannot be read"))?
+        .map_err(|error| ChartError::Helm(format!("what it rendered {error}")))
 }

@@ -1,8 +1,8 @@
 //! Chart repositories: which versions there are, and what definitions a chart brings. Everything that comes from them is
 //! hostile until it is parsed.
 
-mod archive;
-mod documents;
+pub mod archive;
+pub mod documents;
 mod helm;
 mod index;
 mod oci;
@@ -17,6 +17,7 @@ use sha2::{Digest, Sha256};
 use super::{
     http::{self, HttpError},
     store::operators::VersionRow,
+    yaml,
 };
 
 /// One packed chart.
@@ -97,35 +98,18 @@ impl Charts {
         values: &Value,
     ) -> Result<Definitions, ChartError> {
         let archive = self.fetch(repository, chart, version).await?;
+        // Away from those who answer requests: a chart may be large, and may be made to be slow.
         let packed = archive.clone();
-        let read = tokio::task::spawn_blocking(move || archive::read(&packed));
-        let files = read
+        let with_helm = self.helm.is_some();
+        let read = tokio::task::spawn_blocking(move || plain(&packed, with_helm));
+        let (mut found, templated) = read
             .await
             .map_err(|_| ChartError::Archive("reading it failed".to_owned()))??;
-        let mut found = Definitions::default();
-        let mut templates = false;
-        for file in &files {
-            match documents::read(file) {
-                Ok(documents) => found
-                    .definitions
-                    .extend(documents.into_iter().filter(is_definition)),
-                Err(documents::Unread::Template) => templates = true,
-                Err(documents::Unread::Broken(why)) => found.notes.push(format!("{}: {why}", file.path)),
-            }
-        }
-        if templates {
-            match &self.helm {
-                Some(helm) => {
-                    let rendered = helm::template(helm, &archive, values).await?;
-                    found
-                        .definitions
-                        .extend(rendered.into_iter().filter(is_definition));
-                }
-                None => found.notes.push(
-                    "definitions in templates that depend on values are not known: no helm is installed here"
-                        .to_owned(),
-                ),
-            }
+        if templated && let Some(helm) = &self.helm {
+            let rendered = helm::template(helm, archive, values).await?;
+            found
+                .definitions
+                .extend(rendered.into_iter().filter(is_definition));
         }
         // A chart may bring one twice: packed and rendered. The first one counts.
         let mut names = std::collections::BTreeSet::new();
@@ -167,6 +151,39 @@ impl Charts {
         }
         Ok(bytes)
     }
+}
+
+/// What can be read without Helm, and whether there is more to be rendered by it.
+fn plain(packed: &[u8], with_helm: bool) -> Result<(Definitions, bool), ChartError> {
+    let mut found = Definitions::default();
+    let mut templated = false;
+    let files = archive::read(packed)?;
+    for file in files.into_iter().filter(documents::may_define) {
+        if documents::is_templated(&file) {
+            templated = true;
+            if !with_helm {
+                let (documents, notes) = documents::approximate(&file, yaml::CHART);
+                found
+                    .definitions
+                    .extend(documents.into_iter().filter(is_definition));
+                found.notes.extend(notes);
+            }
+            continue;
+        }
+        match documents::read(&file, yaml::CHART) {
+            Ok(documents) => found
+                .definitions
+                .extend(documents.into_iter().filter(is_definition)),
+            Err(why) => found.notes.push(format!("{} {why}", file.path)),
+        }
+    }
+    if templated && !with_helm {
+        found.notes.push(
+            "definitions in templates were read as far as they do not depend on values: no helm is installed here"
+                .to_owned(),
+        );
+    }
+    Ok((found, templated))
 }
 
 pub fn sha256(bytes: &[u8]) -> String {
