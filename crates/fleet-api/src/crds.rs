@@ -1,6 +1,6 @@
 //! `/crds`.
 
-use jiff::Timestamp;
+use jiff::{Timestamp, civil::Date};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -84,7 +84,7 @@ pub struct Crd {
     pub operator_version: String,
     /// `Active`, `Deprecated` or `Removed`.
     pub status: String,
-    /// Of the newest schema: `NotRequired`, `Pending`, `Approved` or `Rejected`.
+    /// Of the newest schema: `NotRequired`, `Pending`, `Waived`, `Approved` or `Rejected`.
     pub approval_status: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub migration_guide: Option<String>,
@@ -152,6 +152,98 @@ pub struct SchemaChange {
     pub action: String,
     /// The same for the same change, wherever it is found.
     pub fingerprint: String,
+    /// Somebody has taken responsibility for it, and it breaks nothing any more for that long.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_waived: bool,
+}
+
+/// Takes responsibility for one finding, until the end of a day.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct AddWaiver {
+    /// Of the finding, as a comparison gives it.
+    pub fingerprint: String,
+    /// Why it does no harm here; kept.
+    pub reason: String,
+    /// Its last day; a year from now at most.
+    pub expires: Date,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Waiver {
+    pub fingerprint: String,
+    /// Who took it on; nobody when they were forgotten since.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub approver: Option<String>,
+    pub reason: String,
+    pub expires: Date,
+    pub is_expired: bool,
+    pub created_at: Timestamp,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Waivers {
+    pub waivers: Vec<Waiver>,
+}
+
+/// Asks what a schema would do to the objects that clusters have.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ProveCrd {
+    /// Names of clusters, twenty at most.
+    pub clusters: Vec<String>,
+    /// A whole CustomResourceDefinition or an openAPIV3Schema; a stored schema is taken when absent.
+    #[serde(default, alias = "newSchema", skip_serializing_if = "Option::is_none")]
+    pub new_schema_definition: Option<Value>,
+    /// The stored schema of this version of the operator; the newest when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub operator_version: Option<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct CrdProof {
+    pub crd_name: String,
+    /// Every object of every cluster was looked at, and none is refused or loses anything.
+    pub hurts_nobody: bool,
+    pub clusters: Vec<ClusterProof>,
+    pub proved_at: Timestamp,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ClusterProof {
+    pub cluster_name: String,
+    pub kubernetes_version: String,
+    /// Whether the cluster has the definition at all.
+    pub is_installed: bool,
+    pub checked: u64,
+    /// Refused at every write.
+    pub rejected: u64,
+    /// Refused only when the value itself is changed: this server lets stored values pass.
+    pub rejected_when_changed: u64,
+    /// Those that lose fields.
+    pub pruned: u64,
+    /// Some of them by name.
+    pub objects: Vec<HurtObject>,
+    /// What was not looked at, and why.
+    pub notes: Vec<String>,
+    /// Why the cluster could not be asked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct HurtObject {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub namespace: Option<String>,
+    pub name: String,
+    /// `rejected`, `rejected-when-changed` or `pruned`.
+    pub harm: String,
+    pub reasons: Vec<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]

@@ -174,6 +174,32 @@ pub fn current(stored: Health, checked_at: Option<Timestamp>, now: Timestamp) ->
     }
 }
 
+/// Whether an API group is somebody's own, and not one of Kubernetes itself.
+pub fn is_own_group(group: &str) -> bool {
+    const KUBERNETES: [&str; 18] = [
+        "admissionregistration.k8s.io",
+        "apiextensions.k8s.io",
+        "apiregistration.k8s.io",
+        "authentication.k8s.io",
+        "authorization.k8s.io",
+        "certificates.k8s.io",
+        "coordination.k8s.io",
+        "discovery.k8s.io",
+        "events.k8s.io",
+        "flowcontrol.apiserver.k8s.io",
+        "internal.apiserver.k8s.io",
+        "networking.k8s.io",
+        "node.k8s.io",
+        "rbac.authorization.k8s.io",
+        "resource.k8s.io",
+        "scheduling.k8s.io",
+        "storage.k8s.io",
+        "storagemigration.k8s.io",
+    ];
+    // Its older groups (apps, batch, policy) have no dot; a definition's group always has one.
+    group.contains('.') && !KUBERNETES.contains(&group)
+}
+
 #[cfg(test)]
 mod tests {
     use rstest::rstest;

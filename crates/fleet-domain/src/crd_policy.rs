@@ -15,6 +15,8 @@ pub enum Approval {
     /// It breaks nothing.
     NotRequired,
     Pending,
+    /// Each of its breaking changes is waived today.
+    Waived,
     Approved,
     Rejected,
 }
@@ -24,15 +26,22 @@ impl Approval {
         match self {
             Self::NotRequired => "NotRequired",
             Self::Pending => "Pending",
+            Self::Waived => "Waived",
             Self::Approved => "Approved",
             Self::Rejected => "Rejected",
         }
     }
 
     pub fn from_name(name: &str) -> Option<Self> {
-        [Self::NotRequired, Self::Pending, Self::Approved, Self::Rejected]
-            .into_iter()
-            .find(|approval| approval.name().eq_ignore_ascii_case(name))
+        [
+            Self::NotRequired,
+            Self::Pending,
+            Self::Waived,
+            Self::Approved,
+            Self::Rejected,
+        ]
+        .into_iter()
+        .find(|approval| approval.name().eq_ignore_ascii_case(name))
     }
 
     /// What a new schema starts with. What nobody can decide is for a person to decide.
@@ -61,6 +70,9 @@ pub struct Change {
     /// What to do about it.
     pub action: String,
     pub fingerprint: String,
+    /// Somebody has taken responsibility for it.
+    #[serde(default)]
+    pub is_waived: bool,
 }
 
 impl Change {
@@ -98,6 +110,7 @@ impl Change {
             severity: severity.to_owned(),
             action: finding.action.clone(),
             fingerprint: finding.fingerprint.clone(),
+            is_waived: finding.waiver.is_some(),
         }
     }
 

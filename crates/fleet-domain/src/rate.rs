@@ -21,6 +21,28 @@ pub struct Answer {
     pub retry_after: SignedDuration,
 }
 
+impl Answer {
+    /// For a bucket with so much left in it.
+    pub fn of(allowed: bool, left: f64, per_minute: u32) -> Self {
+        let limit = f64::from(per_minute);
+        let rate = limit / 60.0;
+        let until = |missing: f64| {
+            if missing <= 0.0 || rate <= 0.0 {
+                SignedDuration::ZERO
+            } else {
+                SignedDuration::from_secs_f64((missing / rate).ceil().min(3600.0))
+            }
+        };
+        Self {
+            allowed,
+            limit: per_minute,
+            remaining: left.floor().max(0.0) as u32,
+            full_after: until(limit - left),
+            retry_after: until(1.0 - left),
+        }
+    }
+}
+
 impl Bucket {
     pub fn full(per_minute: u32, now: Timestamp) -> Self {
         Self {
@@ -41,20 +63,7 @@ impl Bucket {
         if allowed {
             self.left -= 1.0;
         }
-        let until = |missing: f64| {
-            if missing <= 0.0 || rate <= 0.0 {
-                SignedDuration::ZERO
-            } else {
-                SignedDuration::from_secs_f64((missing / rate).ceil().min(3600.0))
-            }
-        };
-        Answer {
-            allowed,
-            limit: per_minute,
-            remaining: self.left.floor().max(0.0) as u32,
-            full_after: until(limit - self.left),
-            retry_after: until(1.0 - self.left),
-        }
+        Answer::of(allowed, self.left, per_minute)
     }
 
     /// Whether forgetting it changes nothing.

@@ -89,6 +89,29 @@ create table crd_schemas (
 );
 create unique index crd_schemas_position on crd_schemas (crd_id, position);
 
+-- Findings that somebody has taken responsibility for, one by one and for a time.
+create table crd_waivers (
+    crd_id uuid not null references crds on delete cascade,
+    fingerprint text not null,
+    person uuid not null references people,
+    reason text not null,
+    expires date not null,
+    created_at timestamptz not null,
+    primary key (crd_id, fingerprint)
+);
+
+-- A schema that waits for an approval does not wait when each of its breaking changes is waived today. A list of changes
+-- that was cut short (200) may hide one.
+create function approval_now(crd uuid, approval text, changes jsonb) returns text language sql stable as $$
+    select case when approval = 'Pending' and jsonb_array_length(changes) < 200 and not exists (
+        select from jsonb_array_elements(changes) change
+        where (change->>'isBreaking')::boolean and not exists (
+            select from crd_waivers w
+            where w.crd_id = crd and w.fingerprint = change->>'fingerprint'
+              and w.expires >= (now() at time zone 'utc')::date))
+    then 'Waived' else approval end
+$$;
+
 create table clusters (
     id uuid primary key,
     name text not null unique,
@@ -129,6 +152,14 @@ create table cluster_crds (
     primary key (cluster_id, name)
 );
 create index cluster_crds_name on cluster_crds (name);
+
+-- Deployers that are bound in a cluster right now. The row is there before the binding and goes after it.
+create table deployers (
+    cluster_id uuid primary key references clusters on delete cascade,
+    deployment_id uuid not null,
+    bound_at timestamptz not null,
+    until timestamptz not null
+);
 
 -- Append-only: the line is what the chain is made of. What can be erased is beside it.
 create table audit (
@@ -180,3 +211,14 @@ create table idempotency (
     primary key (person, key)
 );
 create index idempotency_age on idempotency (created_at);
+
+-- Buckets of requests, shared by all replicas. What they hold is worth nothing after a crash.
+create unlogged table rates (
+    who text not null,
+    operation text not null,
+    remaining double precision not null,
+    allowed boolean not null,
+    seen timestamptz not null,
+    primary key (who, operation)
+);
+create index rates_seen on rates (seen);

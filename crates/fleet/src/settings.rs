@@ -34,6 +34,8 @@ pub struct Settings {
     pub refresh_interval: SignedDuration,
     /// How long the erasable part of audit entries is kept; for ever when absent.
     pub details_kept: Option<SignedDuration>,
+    /// The cluster role that a deployer is bound to while a deployment runs.
+    pub deployer_role: String,
     /// The Helm program that renders templates; without it only plain definitions of a chart are found.
     pub helm: Option<PathBuf>,
 }

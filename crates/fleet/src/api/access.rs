@@ -19,11 +19,13 @@ pub fn action(operation: Operation) -> Option<Action> {
         | O::ListCrds
         | O::GetCrd
         | O::DiffCrd
+        | O::ListWaivers
         // Looks like a write and is a question.
         | O::ValidateCrd => Action::Read,
         O::RegisterOperator | O::ChangeOperator | O::DeleteOperator | O::RefreshOperator => Action::ManageOperators,
-        O::RegisterCrd | O::ChangeCrd | O::DeprecateCrd => Action::ManageDefinitions,
-        O::ApproveCrd => Action::ApproveDefinitions,
+        // A proof reads other people's objects in clusters: not for those who may only look at the fleet.
+        O::RegisterCrd | O::ChangeCrd | O::DeprecateCrd | O::ProveCrd => Action::ManageDefinitions,
+        O::ApproveCrd | O::AddWaiver | O::DeleteWaiver => Action::ApproveDefinitions,
         O::RegisterCluster | O::ChangeCluster | O::DeleteCluster => Action::ManageClusters,
         O::ListAudit => Action::ReadAudit,
         O::ListUsers | O::CreateUser | O::DeleteUser => Action::ManageUsers,

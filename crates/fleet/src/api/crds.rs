@@ -1,16 +1,19 @@
 //! `/crds`.
 
-use axum::{Json, extract::State};
+use axum::{
+    Json,
+    extract::{Path, State},
+};
 use gantry_fleet_api as api;
 
 use super::{
     App,
-    extract::{Name, Query, Sent},
+    extract::{Bare, Name, Query, Sent},
 };
 use crate::{
     Error,
     infrastructure::store::crds::Filter,
-    orchestrator::{Reply, crds},
+    orchestrator::{Reply, crds, proof, waivers},
 };
 
 pub async fn list(State(app): State<App>, query: Query) -> Result<Json<api::Crds>, Error> {
@@ -20,7 +23,7 @@ pub async fn list(State(app): State<App>, query: Query) -> Result<Json<api::Crds
         status: query.one_of("status", &["Active", "Deprecated", "Removed"])?,
         approval: query.one_of(
             "approvalStatus",
-            &["NotRequired", "Pending", "Approved", "Rejected"],
+            &["NotRequired", "Pending", "Waived", "Approved", "Rejected"],
         )?,
     };
     crds::list(&app.fleet, &filter, query.window()?).await.map(Json)
@@ -76,4 +79,34 @@ pub async fn deprecate(
     sent: Sent<api::DeprecateCrd>,
 ) -> Result<Reply, Error> {
     crds::deprecate(&app.fleet, &sent.ask, &name, sent.body).await
+}
+
+pub async fn prove(
+    State(app): State<App>,
+    Name(name): Name,
+    sent: Sent<api::ProveCrd>,
+) -> Result<Json<api::CrdProof>, Error> {
+    proof::prove(&app.fleet, &sent.ask, &name, sent.body)
+        .await
+        .map(Json)
+}
+
+pub async fn waivers(State(app): State<App>, Name(name): Name) -> Result<Json<api::Waivers>, Error> {
+    waivers::list(&app.fleet, &name).await.map(Json)
+}
+
+pub async fn waive(
+    State(app): State<App>,
+    Name(name): Name,
+    sent: Sent<api::AddWaiver>,
+) -> Result<Reply, Error> {
+    waivers::add(&app.fleet, &sent.ask, &name, sent.body).await
+}
+
+pub async fn unwaive(
+    State(app): State<App>,
+    Path((name, fingerprint)): Path<(String, String)>,
+    Bare(ask): Bare,
+) -> Result<Reply, Error> {
+    waivers::remove(&app.fleet, &ask, &name, &fingerprint).await
 }

@@ -74,10 +74,10 @@ async fn admit(
             .extensions()
             .get::<ConnectInfo<SocketAddr>>()
             .map(|info| info.0.ip().to_string());
-        return count(app, operation, &from.unwrap_or_default(), limit);
+        return count(app, operation, &from.unwrap_or_default(), limit).await;
     };
     let caller = authenticate(app, request.headers().get(header::AUTHORIZATION).cloned()).await?;
-    count(app, operation, &caller.subject, limit)?;
+    count(app, operation, &caller.subject, limit).await?;
     if let Err(denied) = caller.may(right, None) {
         let trace = request
             .extensions()
@@ -92,8 +92,9 @@ async fn admit(
     Ok(())
 }
 
-fn count(app: &App, operation: Operation, who: &str, limit: &mut Option<Answer>) -> Result<(), Error> {
-    *limit = app.rates.take(who, operation, app.fleet.now());
+async fn count(app: &App, operation: Operation, who: &str, limit: &mut Option<Answer>) -> Result<(), Error> {
+    let (fleet, rates) = (&app.fleet, &app.rates);
+    *limit = rates.take_shared(&fleet.pool, who, operation, fleet.now()).await;
     match limit {
         Some(answer) if !answer.allowed => Err(Error::TooMany {
             retry_after: answer.retry_after.as_secs().max(1),

@@ -98,13 +98,17 @@ fn handler(operation: Operation) -> MethodRouter<App> {
         O::ValidateCrd => post(crds::validate),
         O::ApproveCrd => post(crds::approve),
         O::DeprecateCrd => post(crds::deprecate),
+        O::ProveCrd => post(crds::prove),
+        O::ListWaivers => get(crds::waivers),
+        O::AddWaiver => post(crds::waive),
+        O::DeleteWaiver => delete(crds::unwaive),
         O::ListAudit => get(audit::list),
         O::ListUsers => get(people::list),
         O::CreateUser => post(people::create),
         O::DeleteUser => delete(people::remove),
     };
     let largest = match operation {
-        O::RegisterCrd | O::ValidateCrd => LARGE_BODY,
+        O::RegisterCrd | O::ValidateCrd | O::ProveCrd => LARGE_BODY,
         _ => SMALL_BODY,
     };
     handler.layer(DefaultBodyLimit::max(largest))

@@ -1,15 +1,25 @@
-//! Requests per minute, per user and operation. Each replica counts for itself.
+//! Requests per minute, per user and operation. Replicas share what they count in the database. What a replica has
+//! counted itself can only be less than that, so it refuses alone where it can, and counts alone while the database is
+//! away.
 
 use std::{
     collections::HashMap,
     sync::{Mutex, PoisonError},
+    time::Duration,
 };
 
 use gantry_fleet_api::Operation;
 use gantry_fleet_domain::rate::{Answer, Bucket};
 use jiff::Timestamp;
+use sqlx::PgPool;
 
-use crate::settings::Rates;
+use crate::{
+    infrastructure::store::{rates as store, time},
+    settings::Rates,
+};
+
+/// A database that is slow must not make every request slower than that.
+const PATIENCE: Duration = Duration::from_millis(500);
 
 /// Buckets that are full again are dropped when there are this many.
 const MANY: usize = 10_000;
@@ -36,8 +46,27 @@ impl RateLimits {
         }
     }
 
+    /// Counts a request of somebody, for all replicas.
+    pub async fn take_shared(
+        &self,
+        pool: &PgPool,
+        who: &str,
+        operation: Operation,
+        now: Timestamp,
+    ) -> Option<Answer> {
+        let here = self.take(who, operation, now)?;
+        if !here.allowed {
+            return Some(here);
+        }
+        let shared = store::take(pool, who, operation.id(), here.limit, time(now));
+        match tokio::time::timeout(PATIENCE, shared).await {
+            Ok(Ok((allowed, remaining))) => Some(Answer::of(allowed, remaining, here.limit)),
+            _ => Some(here),
+        }
+    }
+
     /// Counts a request of somebody; `/health` is not counted, since those who watch us must always get an answer.
-    pub fn take(&self, who: &str, operation: Operation, now: Timestamp) -> Option<Answer> {
+    fn take(&self, who: &str, operation: Operation, now: Timestamp) -> Option<Answer> {
         if operation == Operation::Health {
             return None;
         }

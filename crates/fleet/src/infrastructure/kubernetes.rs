@@ -1,6 +1,8 @@
 //! Clusters as they are reached: a client from sanitised credentials, and a look at what is there. Every call has a
 //! deadline, because a cluster that hangs must delay nobody else.
 
+pub mod deployer;
+mod identity;
 pub mod objects;
 pub mod reader;
 

@@ -17,7 +17,7 @@ use crate::{
     error::is_taken,
     infrastructure::{
         keys::{KeyError, Place},
-        kubernetes::{self, Look, Unreachable, reader},
+        kubernetes::{self, Look, Unreachable, deployer, reader},
         store::{
             Window, audit,
             clusters::{self as store, ClusterRow},
@@ -236,13 +236,13 @@ pub async fn change(fleet: &Fleet, ask: &Ask, name: &str, body: api::ChangeClust
     Ok(reply)
 }
 
-/// The reader in the cluster is taken away, if the cluster answers. The credentials go with the row, the row's key with
+/// Our accounts in the cluster are taken away, if the cluster answers. The credentials go with the row, the row's key with
 /// them, and what the audit log knew of the cluster beside its chain. That it was there, and who removed it, stays.
 pub async fn delete(fleet: &Fleet, ask: &Ask, name: &str) -> Result<Reply, Error> {
     if let Ok(before) = row(fleet, name).await
         && ask.check_match(before.revision).is_ok()
     {
-        take_reader_away(fleet, before.id).await;
+        take_ours_away(fleet, before.id).await;
     }
     let mut work = match ask.begin(fleet).await? {
         Begun::Fresh(work) => work,
@@ -274,19 +274,21 @@ pub async fn delete(fleet: &Fleet, ask: &Ask, name: &str) -> Result<Reply, Error
 }
 
 /// Best effort: a cluster that is gone must not keep its registration alive.
-async fn take_reader_away(fleet: &Fleet, id: Uuid) {
+async fn take_ours_away(fleet: &Fleet, id: Uuid) {
     let removal = async {
-        let client = health::owner(fleet, id, "removal").await?;
+        let (client, _) = health::owner(fleet, id, "removal").await?;
+        // The stronger one first.
+        deployer::unbind(&client, id).await?;
         reader::remove(&client, id).await
     };
     let patience = std::time::Duration::from_secs(10);
     match tokio::time::timeout(patience, removal).await {
         Ok(Ok(())) => {}
         Ok(Err(why)) => {
-            tracing::warn!(cluster = %id, reason = why.reason, "the reader stays in the removed cluster");
+            tracing::warn!(cluster = %id, reason = why.reason, "our accounts stay in the removed cluster");
         }
         Err(_) => {
-            tracing::warn!(cluster = %id, reason = "Timeout", "the reader stays in the removed cluster");
+            tracing::warn!(cluster = %id, reason = "Timeout", "our accounts stay in the removed cluster");
         }
     }
 }

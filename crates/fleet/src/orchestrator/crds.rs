@@ -10,7 +10,7 @@ use gantry_fleet_domain::{
 };
 use serde_json::{Value, json};
 
-use super::{Ask, Begun, Fleet, Record, Reply, Work, operators::room_for_crd};
+use super::{Ask, Begun, Fleet, Record, Reply, Work, operators::room_for_crd, waivers};
 use crate::{
     Error,
     infrastructure::{
@@ -24,7 +24,7 @@ use crate::{
     },
 };
 
-const KIND: &str = "crd";
+pub(super) const KIND: &str = "crd";
 /// Of each kind; a schema that changes everything needs no list of everything.
 const MAX_CHANGES: usize = 200;
 
@@ -151,7 +151,9 @@ pub async fn approve(fleet: &Fleet, ask: &Ask, name: &str, body: api::ApproveCrd
         Err(reply) => return Ok(reply),
     };
     let history = store::history(work.db(), row.id).await?;
-    let waiting = |schema: &&SchemaRow| schema.approval == Approval::Pending.name();
+    let waiting = |schema: &&SchemaRow| {
+        [Approval::Pending.name(), Approval::Waived.name()].contains(&schema.approval.as_str())
+    };
     let schema = match &body.operator_version {
         Some(version) => Some(find(&history, version)?),
         None => history.iter().find(waiting),
@@ -188,6 +190,7 @@ pub async fn diff(
         .await?
         .ok_or_else(|| missing(name))?;
     let history = store::history(&mut connection, row.id).await?;
+    let waived = waivers::of(&mut connection, row.id).await?;
     drop(connection);
     let to = match to {
         Some(version) => find(&history, version)?,
@@ -205,7 +208,8 @@ pub async fn diff(
                 )
             })?,
     };
-    let report = compared(from.definition.clone(), to.definition.clone(), None).await?;
+    let mut report = compared(from.definition.clone(), to.definition.clone(), None).await?;
+    report.waive(&waived, waivers::today(fleet));
     Ok(api::CrdDiff {
         crd_name: name.to_owned(),
         from: from.operator_version.clone(),
@@ -242,6 +246,7 @@ pub async fn validate(
         .await?
         .ok_or_else(|| missing(name))?;
     let history = store::history(&mut connection, row.id).await?;
+    let waived = waivers::of(&mut connection, row.id).await?;
     drop(connection);
     let old = match &body.from_operator_version {
         Some(version) => find(&history, version)?,
@@ -250,7 +255,8 @@ pub async fn validate(
     let proposal = read_text("newSchemaDefinition", &body.new_schema_definition)?;
     let new =
         proposed(&old.definition, &proposal).map_err(|why| Error::invalid("newSchemaDefinition", why))?;
-    let report = compared(old.definition.clone(), new, server).await?;
+    let mut report = compared(old.definition.clone(), new, server).await?;
+    report.waive(&waived, waivers::today(fleet));
     fleet.metrics.crds_validated.inc();
     let breaking = changes(Change::breaking(&report));
     Ok(api::CrdValidation {
@@ -478,7 +484,7 @@ fn check_owner(row: &CrdRow, operator: Option<&str>) -> Result<(), Error> {
     }
 }
 
-fn find<'h>(history: &'h [SchemaRow], version: &str) -> Result<&'h SchemaRow, Error> {
+pub(super) fn find<'h>(history: &'h [SchemaRow], version: &str) -> Result<&'h SchemaRow, Error> {
     let wanted = version.parse::<OperatorVersion>().ok();
     history
         .iter()
@@ -505,7 +511,7 @@ fn read_definition(field: &str, given: &Value) -> Result<Value, Error> {
 }
 
 /// An object as it is, or the YAML or JSON of one.
-fn read_text(field: &str, given: &Value) -> Result<Value, Error> {
+pub(super) fn read_text(field: &str, given: &Value) -> Result<Value, Error> {
     match given {
         Value::String(text) => {
             yaml::document(text, yaml::DEFINITION).map_err(|error| Error::invalid(field, error.to_string()))
@@ -532,7 +538,7 @@ fn strip(definition: &mut Value) {
 }
 
 /// The row with its lock, or the answer to a request that was repeated.
-async fn locked<'f>(
+pub(super) async fn locked<'f>(
     fleet: &'f Fleet,
     ask: &Ask,
     name: &str,
@@ -567,7 +573,7 @@ async fn finish(
     work.finish(reply).await
 }
 
-fn missing(name: &str) -> Error {
+pub(super) fn missing(name: &str) -> Error {
     Error::NotFound {
         kind: KIND,
         name: name.to_owned(),
@@ -589,6 +595,7 @@ fn change_wire(change: Change) -> api::SchemaChange {
         severity: change.severity,
         action: change.action,
         fingerprint: change.fingerprint,
+        is_waived: change.is_waived,
     }
 }
 

@@ -30,6 +30,8 @@ use crate::{
 const LEASE: SignedDuration = SignedDuration::from_secs(30);
 /// For setting up the reader.
 const PREPARE: Duration = Duration::from_secs(10);
+/// Whose objects a reader may read; a role has to stay small enough to be stored.
+const MAX_DEFINITIONS: i64 = 1000;
 /// Connections with uploaded credentials are made anew after this.
 const KEPT: SignedDuration = SignedDuration::from_mins(30);
 
@@ -67,6 +69,16 @@ impl Connections {
 /// A client that may look at a cluster, with a token that does not last. Opening the uploaded credentials for one is
 /// recorded.
 pub async fn client(fleet: &Fleet, id: Uuid, purpose: &str) -> Result<Client, Unreachable> {
+    client_for(fleet, id, purpose, None).await
+}
+
+/// The same; a new one may also read the objects of this definition.
+pub async fn client_for(
+    fleet: &Fleet,
+    id: Uuid,
+    purpose: &str,
+    definition: Option<&str>,
+) -> Result<Client, Unreachable> {
     let sealed = store::sealed(&fleet.pool, id)
         .await
         .map_err(|_| gone("the credentials could not be read from the database"))?
@@ -77,7 +89,11 @@ pub async fn client(fleet: &Fleet, id: Uuid, purpose: &str) -> Result<Client, Un
     }
     let document = opened(fleet, id, &sealed, purpose).await?;
     let uploaded = kubernetes::connect(&document).await?;
-    let reader = tokio::time::timeout(PREPARE, reader::open(&uploaded, id, now));
+    let mut definitions = store::known_crds(&fleet.pool, id, MAX_DEFINITIONS)
+        .await
+        .map_err(|_| gone("what the cluster runs could not be read from the database"))?;
+    definitions.extend(definition.map(str::to_owned));
+    let reader = tokio::time::timeout(PREPARE, reader::open(&uploaded, id, &definitions, now));
     let (client, renew_at) = match reader
         .await
         .unwrap_or_else(|_| Err(Unreachable::timeout(PREPARE)))
@@ -99,13 +115,14 @@ pub async fn client(fleet: &Fleet, id: Uuid, purpose: &str) -> Result<Client, Un
     Ok(client)
 }
 
-/// A client with what was uploaded itself, to take away what was set up with it.
-pub async fn owner(fleet: &Fleet, id: Uuid, purpose: &str) -> Result<Client, Unreachable> {
+/// A client with what was uploaded itself, to set up and take away what is ours, and the credentials it is made from.
+pub async fn owner(fleet: &Fleet, id: Uuid, purpose: &str) -> Result<(Client, Value), Unreachable> {
     let sealed = store::sealed(&fleet.pool, id)
         .await
         .map_err(|_| gone("the credentials could not be read from the database"))?
         .ok_or_else(|| gone("the cluster is not registered any more"))?;
-    kubernetes::connect(&opened(fleet, id, &sealed, purpose).await?).await
+    let document = opened(fleet, id, &sealed, purpose).await?;
+    Ok((kubernetes::connect(&document).await?, document))
 }
 
 fn gone(message: &str) -> Unreachable {

@@ -4,10 +4,13 @@
 pub mod audit;
 pub mod clusters;
 pub mod crds;
+pub mod deployer;
 pub mod health;
 pub mod operators;
 pub mod people;
+pub mod proof;
 pub mod tasks;
+pub mod waivers;
 mod work;
 
 use std::sync::Arc;
@@ -53,6 +56,8 @@ pub struct Fleet {
     pub health_interval: SignedDuration,
     pub refresh_interval: SignedDuration,
     pub details_kept: Option<SignedDuration>,
+    /// The cluster role that a deployer is bound to while a deployment runs.
+    pub deployer_role: String,
     /// This process, in leases.
     pub holder: Uuid,
     pub connections: health::Connections,

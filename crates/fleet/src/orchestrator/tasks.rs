@@ -8,12 +8,12 @@ use jiff::SignedDuration;
 use tokio::sync::Semaphore;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use super::{Fleet, clusters, health, operators};
+use super::{Fleet, clusters, deployer, health, operators};
 use crate::{
     Error,
     infrastructure::{
         keys::LocalKeys,
-        store::{audit, clusters as cluster_store, idempotency, operators as operator_store, time},
+        store::{audit, clusters as cluster_store, idempotency, operators as operator_store, rates, time},
     },
 };
 
@@ -30,9 +30,12 @@ const VISITS: usize = 4;
 
 type Task = fn(Arc<Fleet>) -> BoxFuture<'static, Result<(), Error>>;
 
-const TASKS: [(&str, u64, Task); 4] = [
+const TASKS: [(&str, u64, Task); 5] = [
     ("key rotation", 10, |fleet| {
         Box::pin(async move { rewrap(&fleet).await })
+    }),
+    ("overdue deployers", 20, |fleet| {
+        Box::pin(async move { deployer::sweep(&fleet).await })
     }),
     ("numbers", 15, |fleet| {
         Box::pin(async move { numbers(&fleet).await })
@@ -217,6 +220,7 @@ async fn token_keys(fleet: &Fleet) -> Result<(), Error> {
 async fn retain(fleet: &Fleet) -> Result<(), Error> {
     let now = fleet.now();
     idempotency::forget(&fleet.pool, time(now - ANSWERS_KEPT)).await?;
+    rates::forget(&fleet.pool, time(now - SignedDuration::from_hours(1))).await?;
     if let Some(kept) = fleet.details_kept {
         let erased = audit::forget_details(&fleet.pool, time(now - kept)).await?;
         if erased > 0 {

@@ -36,6 +36,7 @@ fn expected() -> BTreeMap<&'static str, Vec<Role>> {
             "getCrd",
             "diffCrd",
             "validateCrd",
+            "listWaivers",
         ],
     );
     add(
@@ -48,6 +49,7 @@ fn expected() -> BTreeMap<&'static str, Vec<Role>> {
             "registerCrd",
             "changeCrd",
             "deprecateCrd",
+            "proveCrd",
         ],
     );
     add(
@@ -57,6 +59,8 @@ fn expected() -> BTreeMap<&'static str, Vec<Role>> {
             "changeCluster",
             "deleteCluster",
             "approveCrd",
+            "addWaiver",
+            "deleteWaiver",
             "listAudit",
             "listUsers",
             "createUser",
@@ -81,7 +85,9 @@ fn operations(document: &Value) -> Vec<Operation> {
             all.push(Operation {
                 id: described["operationId"].as_str().unwrap().to_owned(),
                 method: method.clone(),
-                path: path.replace("{name}", "no-such-thing"),
+                path: path
+                    .replace("{name}", "no-such-thing")
+                    .replace("{fingerprint}", "0123456789abcdef"),
             });
         }
     }

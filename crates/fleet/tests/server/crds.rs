@@ -1,6 +1,6 @@
 //! Definitions: history, differences, approval.
 
-use super::support::{Running, definition};
+use super::support::{Running, definition, kube::StandIn, pool};
 use gantry_fleet_domain::access::Role;
 use serde_json::{Value, json};
 
@@ -263,5 +263,150 @@ async fn things_that_are_no_definitions_are_refused() {
         .post("/crds", &body)
         .await
         .refused(400, "VALIDATION_ERROR");
+    running.server.stop().await;
+}
+
+#[tokio::test]
+async fn a_finding_is_waived_alone_and_for_a_time() {
+    let running = Running::start().await;
+    let admin = &running.admin;
+    let name = "things.example.com";
+    let text = json!({"type": "string"});
+    for (version, properties) in [
+        ("1.0.0", json!({"a": text, "b": text, "c": text})),
+        ("2.0.0", json!({"c": text})),
+    ] {
+        let body = json!({"operatorVersion": version, "schemaDefinition": definition(name, properties)});
+        admin.post("/crds", &body).await.expect(201);
+    }
+    let newest =
+        async || admin.get("/crds/things.example.com").await.expect(200).body["schemaHistory"][0].clone();
+    let prints: Vec<String> = newest().await["changes"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|change| change["isBreaking"] == true)
+        .map(|change| change["fingerprint"].as_str().unwrap().to_owned())
+        .collect();
+    assert_eq!(prints.len(), 2, "two fields are gone");
+    let path = "/crds/things.example.com/waivers";
+    let today = jiff::Timestamp::now().to_zoned(jiff::tz::TimeZone::UTC).date();
+    let waiver = |print: &str| json!({"fingerprint": print, "reason": "nobody has set it", "expires": today});
+    let made = admin.post(path, &waiver(&prints[0])).await.expect(201).body;
+    assert_eq!(
+        (&made["approver"], &made["isExpired"]),
+        (&json!("admin"), &json!(false))
+    );
+    assert_eq!(
+        newest().await["approvalStatus"],
+        "Pending",
+        "the other one still breaks"
+    );
+    admin.post(path, &waiver(&prints[1])).await.expect(201);
+    assert_eq!(newest().await["approvalStatus"], "Waived");
+    let total = async |status: &str| {
+        admin
+            .get(&format!("/crds?approvalStatus={status}"))
+            .await
+            .expect(200)
+            .body["total"]
+            .clone()
+    };
+    assert_eq!(
+        (total("Waived").await, total("Pending").await),
+        (json!(1), json!(0))
+    );
+    let body =
+        json!({"newSchemaDefinition": definition(name, json!({"c": text})), "fromOperatorVersion": "1.0.0"});
+    let validated = admin
+        .post("/crds/things.example.com/validate", &body)
+        .await
+        .expect(200)
+        .body;
+    assert_eq!(validated["isCompatible"], true, "{validated}");
+    let waived = validated["nonBreakingChanges"].as_array().unwrap();
+    assert_eq!(
+        waived.iter().filter(|change| change["isWaived"] == true).count(),
+        2
+    );
+    let diff = admin.get("/crds/things.example.com/diff").await.expect(200).body;
+    assert_eq!(diff["report"]["forward"], "safe", "{diff}");
+    // It ends by itself.
+    let pool = pool(&running.database_url).await;
+    sqlx::query("update crd_waivers set expires = expires - 1 where fingerprint = $1")
+        .bind(&prints[0])
+        .execute(&pool)
+        .await
+        .unwrap();
+    assert_eq!(newest().await["approvalStatus"], "Pending");
+    assert_eq!(
+        admin.get(path).await.expect(200).body["waivers"]
+            .as_array()
+            .unwrap()
+            .len(),
+        2
+    );
+    admin.delete(&format!("{path}/{}", prints[1])).await.expect(204);
+    admin
+        .delete(&format!("{path}/{}", prints[1]))
+        .await
+        .refused(404, "WAIVER_NOT_FOUND");
+    for bad in [
+        json!({"fingerprint": "x", "reason": "y", "expires": today}),
+        json!({"fingerprint": prints[0], "reason": " ", "expires": today}),
+        json!({"fingerprint": prints[0], "reason": "y", "expires": "2001-01-01"}),
+        json!({"fingerprint": prints[0], "reason": "y", "expires": "2999-01-01"}),
+        json!({"fingerprint": prints[0], "reason": "y"}),
+    ] {
+        admin.post(path, &bad).await.refused(400, "VALIDATION_ERROR");
+    }
+    running.server.stop().await;
+}
+
+#[tokio::test]
+async fn a_proof_needs_clusters_that_are_there() {
+    let running = Running::start().await;
+    let admin = &running.admin;
+    let body =
+        json!({"operatorVersion": "1.0.0", "schemaDefinition": definition("things.example.com", json!({}))});
+    admin.post("/crds", &body).await.expect(201);
+    let path = "/crds/things.example.com/prove";
+    admin
+        .post(path, &json!({"clusters": []}))
+        .await
+        .refused(400, "VALIDATION_ERROR");
+    admin
+        .post(path, &json!({"clusters": ["x"]}))
+        .await
+        .refused(404, "CLUSTER_NOT_FOUND");
+    let cluster = StandIn::start().await;
+    admin
+        .post("/clusters", &cluster.registration("c", "t"))
+        .await
+        .expect(201);
+    // It does not have the definition.
+    let proof = admin
+        .post(path, &json!({"clusters": ["c"]}))
+        .await
+        .expect(200)
+        .body;
+    assert_eq!(
+        (&proof["hurtsNobody"], &proof["clusters"][0]["isInstalled"]),
+        (&json!(true), &json!(false))
+    );
+    // One that cannot be asked proves nothing.
+    cluster.mood(500);
+    let proof = admin
+        .post(path, &json!({"clusters": ["c"]}))
+        .await
+        .expect(200)
+        .body;
+    assert_eq!(proof["hurtsNobody"], false, "{proof}");
+    assert!(
+        proof["clusters"][0]["error"].as_str().unwrap().contains("500"),
+        "{proof}"
+    );
+    let audit = admin.get("/audit?action=crd.proof-asked").await.expect(200).body;
+    assert_eq!(audit["total"], 2);
     running.server.stop().await;
 }

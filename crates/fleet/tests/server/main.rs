@@ -13,6 +13,7 @@ mod chaos;
 mod clusters;
 mod crds;
 mod database;
+mod deployer;
 mod guide;
 mod operators;
 mod people;

@@ -168,3 +168,35 @@ async fn a_database_that_is_away_is_an_answer_and_comes_back_by_itself() {
     running.asker(None).get("/health").await.expect(200);
     running.server.stop().await;
 }
+
+#[tokio::test]
+async fn replicas_count_together() {
+    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+    let (folder, url) = (tempfile::tempdir().unwrap(), super::support::database().await);
+    let replica = async || {
+        let mut settings = super::support::settings(&url, folder.path());
+        settings.rates.write = 4;
+        gantry_fleet::Server::start(settings).await.unwrap()
+    };
+    let (one, two) = (replica().await, replica().await);
+    let admin = token("admin", Role::Admin);
+    let askers = [&one, &two].map(|server| super::support::Asker::new(server, Some(admin.clone())));
+    for number in 0..4 {
+        let got = askers[number % 2]
+            .post("/crds", &crd(&format!("1.0.{number}")))
+            .await;
+        assert_eq!(
+            got.expect(201).header("x-ratelimit-remaining"),
+            (3 - number).to_string()
+        );
+    }
+    for asker in &askers {
+        let got = asker
+            .post("/crds", &crd("2.0.0"))
+            .await
+            .refused(429, "RATE_LIMIT_EXCEEDED");
+        assert_eq!(got.header("retry-after"), "15");
+    }
+    one.stop().await;
+    two.stop().await;
+}

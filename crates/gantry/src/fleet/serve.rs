@@ -111,6 +111,9 @@ pub struct Arguments {
     /// Days that the erasable part of audit entries is kept; for ever when absent.
     #[arg(long, env = "GANTRY_FLEET_AUDIT_DETAILS_DAYS", value_name = "DAYS", value_parser = clap::value_parser!(i64).range(1..=36500))]
     audit_details_days: Option<i64>,
+    /// Cluster role that our deployer has in a cluster while a deployment runs.
+    #[arg(long, env = "GANTRY_FLEET_DEPLOYER_ROLE", default_value = "cluster-admin")]
+    deployer_role: String,
     /// Take kubeconfigs that skip the check of the server's certificate, or use plain http.
     #[arg(long, env = "GANTRY_FLEET_ALLOW_INSECURE_CLUSTERS")]
     allow_insecure_clusters: bool,
@@ -215,6 +218,7 @@ pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
         },
         health_interval: SignedDuration::from_secs(arguments.health_seconds),
         refresh_interval: SignedDuration::from_mins(arguments.refresh_minutes),
+        deployer_role: arguments.deployer_role.clone(),
         details_kept: arguments
             .audit_details_days
             .map(|days| SignedDuration::from_hours(24 * days)),

@@ -1,29 +1,21 @@
-//! A reader in the target cluster: a service account that may look at nodes and definitions, with tokens that last an
-//! hour. What people upload is used to set it up and to renew it, and for nothing else.
+//! The reader in the target cluster: it may look at nodes, at definitions, and at the objects of definitions that the fleet
+//! knows; nothing else, and nothing that is Kubernetes' own.
 
+use std::collections::{BTreeMap, BTreeSet};
+
+use gantry_fleet_domain::cluster::is_own_group;
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::{
-    authentication::v1::{TokenRequest, TokenRequestSpec},
-    core::v1::{Namespace, ServiceAccount},
-    rbac::v1::{ClusterRole, ClusterRoleBinding},
-};
-use kube::{
-    Api, Client,
-    api::{DeleteParams, Patch, PatchParams, PostParams},
-};
+use k8s_openapi::api::rbac::v1::ClusterRole;
+use kube::{Api, Client};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::{Unreachable, explain};
+use super::{Unreachable, explain, identity};
 
-const NAMESPACE: &str = "gantry-fleet";
-const MANAGER: &str = "gantry-fleet";
 const SECONDS: i64 = 3600;
 
-/// One for each registration: two fleets, or one cluster registered twice, do not share it.
 fn name(cluster: Uuid) -> String {
-    let short = cluster.simple().to_string();
-    format!("gantry-fleet-reader-{}", &short[..12])
+    identity::name("reader", cluster)
 }
 
 /// Whether what was uploaded may not do this: then it is used itself.
@@ -31,92 +23,87 @@ pub fn is_refused(why: &Unreachable) -> bool {
     why.reason == "Forbidden"
 }
 
-/// Makes the reader, if it is not there, and a token for it.
+/// Makes the reader, if it is not there, and a token for it. It may read the objects of these definitions
+/// (`PLURAL.GROUP`).
 pub async fn open(
     client: &Client,
     cluster: Uuid,
+    definitions: &[String],
     now: Timestamp,
 ) -> Result<(String, Timestamp), Unreachable> {
     let name = name(cluster);
-    let labels =
-        json!({"app.kubernetes.io/part-of": "gantry", "app.kubernetes.io/managed-by": "gantry-fleet"});
-    let params = PatchParams::apply(MANAGER).force();
-    let wrong = |error: kube::Error| explain(&error);
-    let namespace =
-        json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE, "labels": labels}});
-    Api::<Namespace>::all(client.clone())
-        .patch(NAMESPACE, &params, &Patch::Apply(&namespace))
+    identity::make_account(client, &name).await?;
+    identity::apply(
+        &Api::<ClusterRole>::all(client.clone()),
+        &name,
+        &role(&name, definitions),
+    )
+    .await?;
+    identity::bind(client, &name, &name).await?;
+    let version = client
+        .apiserver_version()
         .await
-        .map_err(wrong)?;
-    let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), NAMESPACE);
-    let account = json!({
-        "apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name, "labels": labels},
-        "automountServiceAccountToken": false,
-    });
-    accounts
-        .patch(&name, &params, &Patch::Apply(&account))
-        .await
-        .map_err(wrong)?;
-    let (role, binding) = rights(&name, &labels);
-    Api::<ClusterRole>::all(client.clone())
-        .patch(&name, &params, &Patch::Apply(&role))
-        .await
-        .map_err(wrong)?;
-    Api::<ClusterRoleBinding>::all(client.clone())
-        .patch(&name, &params, &Patch::Apply(&binding))
-        .await
-        .map_err(wrong)?;
-    let request = TokenRequest {
-        spec: Some(TokenRequestSpec {
-            expiration_seconds: Some(SECONDS),
-            ..TokenRequestSpec::default()
-        }),
-        ..TokenRequest::default()
-    };
-    let answer = accounts
-        .create_token_request(&name, &PostParams::default(), &request)
-        .await
-        .map_err(wrong)?;
-    let token = answer.status.and_then(|status| status.token).unwrap_or_default();
-    if token.is_empty() {
-        return Err(Unreachable {
-            reason: "NoToken",
-            message: "the API server gives no token for our service account".to_owned(),
-        });
+        .map_err(|error| explain(&error))?;
+    if identity::makes_lasting_tokens(&version.major, &version.minor)
+        && let Err(why) = identity::remove_lasting_tokens(client, &name).await
+    {
+        tracing::warn!(cluster = %cluster, reason = why.reason, "a token of the reader that does not end stays in the cluster");
     }
+    let token = identity::token(client, &name, SECONDS).await?;
     // Servers may shorten it, so it is renewed well before.
     Ok((token, now + SignedDuration::from_secs(SECONDS / 2)))
 }
 
-fn rights(name: &str, labels: &Value) -> (Value, Value) {
-    let api_version = "rbac.authorization.k8s.io/v1";
-    let role = json!({
-        "apiVersion": api_version, "kind": "ClusterRole", "metadata": {"name": name, "labels": labels},
-        "rules": [
-            {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list"]},
-            {"apiGroups": ["apiextensions.k8s.io"], "resources": ["customresourcedefinitions"], "verbs": ["get", "list"]},
-        ],
-    });
-    let binding = json!({
-        "apiVersion": api_version, "kind": "ClusterRoleBinding", "metadata": {"name": name, "labels": labels},
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name},
-        "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": NAMESPACE}],
-    });
-    (role, binding)
+fn role(name: &str, definitions: &[String]) -> Value {
+    let mut rules = vec![
+        json!({"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list"]}),
+        json!({"apiGroups": ["apiextensions.k8s.io"], "resources": ["customresourcedefinitions"], "verbs": ["get", "list"]}),
+    ];
+    let mut groups: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    for definition in definitions {
+        if let Some((plural, group)) = definition.split_once('.')
+            && is_own_group(group)
+        {
+            groups.entry(group).or_default().insert(plural);
+        }
+    }
+    for (group, plurals) in groups {
+        rules.push(json!({"apiGroups": [group], "resources": plurals, "verbs": ["get", "list"]}));
+    }
+    json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole",
+        "metadata": {"name": name, "labels": identity::labels()}, "rules": rules,
+    })
 }
 
-/// Takes the reader away. The namespace stays: others may have readers in it.
+/// Takes the reader away.
 pub async fn remove(client: &Client, cluster: Uuid) -> Result<(), Unreachable> {
     let name = name(cluster);
-    let params = DeleteParams::default();
-    let gone = |answer: Result<(), kube::Error>| match answer {
-        Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
-        other => other.map_err(|error| explain(&error)),
-    };
-    let bindings: Api<ClusterRoleBinding> = Api::all(client.clone());
-    gone(bindings.delete(&name, &params).await.map(drop))?;
-    let roles: Api<ClusterRole> = Api::all(client.clone());
-    gone(roles.delete(&name, &params).await.map(drop))?;
-    let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), NAMESPACE);
-    gone(accounts.delete(&name, &params).await.map(drop))
+    identity::remove(client, &name).await?;
+    identity::delete(&Api::<ClusterRole>::all(client.clone()), &name).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_reader_reads_known_objects_and_nothing_of_kubernetes_itself() {
+        let known = [
+            "widgets.example.com",
+            "gadgets.example.com",
+            "roles.rbac.authorization.k8s.io",
+            "secrets.",
+            "deployments.apps",
+        ]
+        .map(str::to_owned);
+        let role = role("r", &known);
+        let rules = role["rules"].as_array().unwrap();
+        assert_eq!(rules.len(), 3, "{role}");
+        assert_eq!(rules[2]["apiGroups"], json!(["example.com"]));
+        assert_eq!(rules[2]["resources"], json!(["gadgets", "widgets"]));
+        for rule in rules {
+            assert_eq!(rule["verbs"], json!(["get", "list"]));
+        }
+    }
 }

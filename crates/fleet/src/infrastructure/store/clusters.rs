@@ -317,6 +317,18 @@ pub async fn set_crds(
     Ok(())
 }
 
+/// Definitions that the fleet knows and the cluster has: `PLURAL.GROUP`.
+pub async fn known_crds(pool: &PgPool, cluster: Uuid, most: i64) -> Result<Vec<String>, sqlx::Error> {
+    sqlx::query_scalar(
+        "select x.name from cluster_crds x join crds c on c.name = x.name where x.cluster_id = $1
+         order by x.name limit $2",
+    )
+    .bind(cluster)
+    .bind(most)
+    .fetch_all(pool)
+    .await
+}
+
 /// Some whose key is not the one that wraps now.
 pub async fn wrapped_by_others(
     pool: &PgPool,

@@ -75,14 +75,15 @@ macro_rules! newest {
 macro_rules! columns {
     () => {
         "c.id, c.name, c.operator_name, c.status, c.migration_guide, c.deprecated_at, c.deprecation_reason, c.revision,
-         c.created_at, c.updated_at, s.operator_version, s.api_group, s.kind, s.scope, s.api_versions, s.approval"
+         c.created_at, c.updated_at, s.operator_version, s.api_group, s.kind, s.scope, s.api_versions,
+         approval_now(c.id, s.approval, s.changes) as approval"
     };
 }
 
 macro_rules! filter {
     () => {
         "where ($1::text is null or c.operator_name = $1) and ($2::text is null or s.api_group = $2)
-         and ($3::text is null or c.status = $3) and ($4::text is null or s.approval = $4)"
+         and ($3::text is null or c.status = $3) and ($4::text is null or approval_now(c.id, s.approval, s.changes) = $4)"
     };
 }
 
@@ -135,7 +136,7 @@ pub async fn lock(connection: &mut PgConnection, name: &str) -> Result<Option<Cr
 pub async fn history(connection: &mut PgConnection, id: Uuid) -> Result<Vec<SchemaRow>, sqlx::Error> {
     sqlx::query_as(
         "select s.operator_version, s.position, s.definition, s.api_group, s.kind, s.scope, s.api_versions, s.digest,
-             s.changes, s.approval, p.subject as approved_by, s.approved_at, s.approval_notes, s.created_at
+             s.changes, approval_now(s.crd_id, s.approval, s.changes) as approval, p.subject as approved_by, s.approved_at, s.approval_notes, s.created_at
          from crd_schemas s left join people p on p.id = s.approved_by
          where s.crd_id = $1 order by s.position desc",
     )

@@ -3,9 +3,12 @@
 pub mod audit;
 pub mod clusters;
 pub mod crds;
+pub mod deployers;
 pub mod idempotency;
 pub mod operators;
 pub mod people;
+pub mod rates;
+pub mod waivers;
 
 use std::collections::BTreeMap;
 

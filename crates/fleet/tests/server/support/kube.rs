@@ -2,7 +2,7 @@
 //! asked in `tests/e2e`.
 
 use std::sync::{
-    Arc,
+    Arc, Mutex,
     atomic::{AtomicU16, AtomicUsize, Ordering},
 };
 
@@ -23,6 +23,8 @@ pub struct StandIn {
     pub mood: Arc<AtomicU16>,
     /// How often it was asked for something.
     pub asked: Arc<AtomicUsize>,
+    /// What was written, such as `PATCH namespaces/gantry-fleet`.
+    pub written: Arc<Mutex<Vec<String>>>,
 }
 
 impl StandIn {
@@ -32,6 +34,7 @@ impl StandIn {
             url: format!("http://{}", listener.local_addr().unwrap()),
             mood: Arc::new(AtomicU16::new(200)),
             asked: Arc::default(),
+            written: Arc::default(),
         };
         let router = Router::new().fallback(answer).with_state(stand_in.clone());
         tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
@@ -44,6 +47,12 @@ impl StandIn {
 
     pub fn asked(&self) -> usize {
         self.asked.load(Ordering::SeqCst)
+    }
+
+    /// Whether something was written that begins so.
+    pub fn has_written(&self, what: &str) -> bool {
+        let written = self.written.lock().unwrap();
+        written.iter().any(|line| line.starts_with(what))
     }
 
     pub fn kubeconfig(&self, token: &str) -> Value {
@@ -88,6 +97,9 @@ async fn answer(State(stand_in): State<StandIn>, request: Request) -> Response {
         _ => None,
     };
     if let Some(body) = body {
+        let last: Vec<&str> = path.rsplit('/').take(2).collect();
+        let written = format!("{} {}/{}", request.method(), last[1], last[0]);
+        stand_in.written.lock().unwrap().push(written);
         return Json(body).into_response();
     }
     let list =

@@ -158,6 +158,7 @@ pub fn settings(database_url: &str, folder: &Path) -> Settings {
         health_interval: SignedDuration::from_secs(60),
         refresh_interval: SignedDuration::from_hours(1),
         details_kept: None,
+        deployer_role: "cluster-admin".to_owned(),
         helm: None,
     }
 }
