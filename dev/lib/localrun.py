@@ -14,7 +14,7 @@ from devlib import DEV, REPO, Failure, locked, state_dir
 CLUSTER = "gantry"
 NAMESPACE = "gantry-system"
 # One object per file. kubectl takes the files of a folder, and not those of folders in it.
-EXAMPLES = [REPO / "examples", REPO / "examples/kaos"]
+EXAMPLES = [REPO / "examples", REPO / "examples/kaos", REPO / "examples/ollama"]
 
 
 def example_files() -> list[str]:

@@ -24,6 +24,8 @@ GROUPS = {
         "buildah", "runc|crun|containerd.io", "fuse-overlayfs", "docker-registry", "busybox-static",
         "ca-certificates", "tzdata", "python3", "python3-pip", "python3-venv", "python3-distutils",
     ],
+    "ingress": ["nginx"],
+    "redis": ["redis-server"],
     "chart": ["python3-yaml"],
     "database": ["postgresql", "openssl", "curl", "util-linux"],
     "check": ["git", "make", "shellcheck", "gcc", "libc6-dev", "pkg-config"],

@@ -193,5 +193,34 @@ class Agents(Programs):
         self.assertEqual(chat(lead, "hi")[0], 502)
 
 
+class Penin(Programs):
+    def penin(self, service: str, probe: str = "/health", **env: str) -> str:
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.ledger = Path(folder.name, "worm_ledger.jsonl")
+        port = free_port()
+        return self.start(HERE / "penin/penin.py", service, "--host", "127.0.0.1", "--port", str(port), port=port,
+                          probe=probe, PENIN_DATA_DIR=folder.name, **env)
+
+    def test_is_as_limited_as_the_original(self):
+        league = self.penin("league", "/league/canary/ping")
+        self.assertEqual(ask(f"{league}/health")[0], 404)
+        self.assertEqual(ask(f"{league}/metrics")[0], 404)
+        self.assertEqual(json.loads(self.ledger.read_text())["service"], "league")
+        sr = self.penin("sr")
+        self.assertIn("error", json.loads(ask(f"{sr}/sr/score")[1]))
+        ask(f"{sr}/stub/score", {"sr_score": 0.5})
+        self.assertEqual(json.loads(ask(f"{sr}/sr/score")[1])["sr_score"], 0.5)
+
+    def test_serves_metrics_when_asked_to_and_proves_its_neighbours(self):
+        guard = self.penin("guard", STUB_METRICS="library", PENIN_METRICS_TOKEN="t")
+        self.assertEqual(ask(f"{guard}/metrics")[0], 401)
+        self.assertIn("\npenin_sr_omega_score 0.84\n", ask(f"{guard}/metrics", Authorization="Bearer t")[1])
+        nowhere = f"http://127.0.0.1:{free_port()}"
+        proof = json.loads(ask(f"{self.penin('meta', PENIN_GUARD_URL=guard, PENIN_SR_URL=nowhere)}/prove")[1])
+        self.assertFalse(proof["ok"])
+        self.assertEqual([name for name, one in proof["proofs"].items() if one["ok"]], ["guard", "ledger"])
+
+
 if __name__ == "__main__":
     unittest.main()

@@ -43,6 +43,8 @@ pub mod types {
     pub const METRICS_AVAILABLE: &str = "MetricsAvailable";
     /// PeninOmegaCluster: the ledger volume is there, with the asked-for size.
     pub const LEDGER_READY: &str = "LedgerReady";
+    /// Model: what was asked for is made for Prometheus.
+    pub const MONITORED: &str = "Monitored";
     /// An autoscaler of ours exists where one was asked for.
     pub const AUTOSCALED: &str = "Autoscaled";
 }
@@ -56,6 +58,7 @@ pub mod reasons {
     pub const SCALED_TO_ZERO: &str = "ScaledToZero";
     pub const PAUSED: &str = "Paused";
     pub const TERMINATING: &str = "Terminating";
+    pub const DELETED: &str = "Deleted";
     pub const NOT_REQUESTED: &str = "NotRequested";
     pub const SUCCEEDED: &str = "Succeeded";
     pub const UNKNOWN: &str = "Unknown";
@@ -107,6 +110,9 @@ pub mod reasons {
     pub const ROUTE_CREATED: &str = "RouteCreated";
     pub const GATEWAY_API_MISSING: &str = "GatewayApiMissing";
 
+    // Monitoring.
+    pub const MONITORING_API_MISSING: &str = "MonitoringApiMissing";
+
     // Memory of an Agent.
     pub const MEMORY_STORE_NOT_SERVED: &str = "MemoryStoreNotServed";
     pub const MEMORY_STORE_NOT_READY: &str = "MemoryStoreNotReady";
@@ -118,6 +124,7 @@ pub mod reasons {
     pub const PULL_FAILED: &str = "PullFailed";
     pub const PULLED: &str = "Pulled";
     pub const LOADING: &str = "Loading";
+    pub const STORE_UNREACHABLE: &str = "StoreUnreachable";
     pub const STORE_CONFLICT: &str = "StoreConflict";
     pub const ACCESS_MODE_IMPOSSIBLE: &str = "AccessModeImpossible";
     pub const INVALID_CLAIM: &str = "InvalidClaim";
@@ -138,4 +145,7 @@ pub mod reasons {
     pub const VOLUME_CANNOT_SHRINK: &str = "VolumeCannotShrink";
     pub const VOLUME_CANNOT_GROW: &str = "VolumeCannotGrow";
     pub const METRICS_NOT_SERVED: &str = "MetricsNotServed";
+    pub const METRICS_READ: &str = "MetricsRead";
+    pub const LEDGER_PINS_PODS: &str = "LedgerPinsPods";
+    pub const SERVICE_MONITOR_MISSING: &str = "ServiceMonitorMissing";
 }

@@ -3,7 +3,10 @@
 mod audit;
 mod crds;
 mod fleet;
+mod model;
+mod model_proxy;
 mod operator;
+mod process;
 
 use std::process::ExitCode;
 
@@ -30,19 +33,30 @@ enum Command {
     Fleet(fleet::Arguments),
     /// Check the fleet's audit log.
     Audit(audit::Arguments),
+    /// Deploy, expose and undeploy Models.
+    Model(model::Arguments),
+    /// Count the requests that go to an Ollama server.
+    ModelProxy(model_proxy::Arguments),
 }
 
 fn main() -> anyhow::Result<ExitCode> {
     let arguments = Arguments::parse();
     // Two crypto providers in one process would panic at the first handshake; name ours before anything connects.
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let mut runtime = match arguments.command {
+        // It sits beside every model, and only moves bytes: one thread is enough and small.
+        Command::ModelProxy(_) => tokio::runtime::Builder::new_current_thread(),
+        _ => tokio::runtime::Builder::new_multi_thread(),
+    };
+    let runtime = runtime.enable_all().build()?;
     let result = runtime.block_on(async {
         match arguments.command {
             Command::Operator(arguments) => operator::run(arguments).await.map(|()| ExitCode::SUCCESS),
             Command::Crds(arguments) => crds::run(arguments).await,
             Command::Fleet(arguments) => fleet::run(arguments).await.map(|()| ExitCode::SUCCESS),
             Command::Audit(arguments) => audit::run(arguments).await,
+            Command::Model(arguments) => model::run(arguments).await.map(|()| ExitCode::SUCCESS),
+            Command::ModelProxy(arguments) => model_proxy::run(arguments).await.map(|()| ExitCode::SUCCESS),
         }
     });
     // A name lookup that hangs must not hold the process.

@@ -4,10 +4,11 @@ use std::{net::SocketAddr, time::Duration};
 
 use anyhow::Context as _;
 use clap::{Args, ValueEnum};
-use gantry_kit::{Options, client, leader::LeaseOptions, metrics::Metrics, telemetry};
-use gantry_operator::{Settings, settings::Reach};
+use gantry_kit::{Options, admin::SERVING, client, leader::LeaseOptions, metrics::Metrics, telemetry};
+use gantry_operator::{Settings, metrics_api, settings::Reach};
 use kube::Config;
-use tokio::signal::unix::{SignalKind, signal};
+
+use crate::process::{LogFormat, stop_signal};
 
 #[derive(Args)]
 pub struct Arguments {
@@ -40,6 +41,17 @@ pub struct Arguments {
     /// How running workloads are asked something: by their address, or through the API server.
     #[arg(long, env = "GANTRY_REACH", value_enum, default_value_t = ReachArgument::Auto)]
     reach: ReachArgument,
+    /// Serve metrics of models to autoscalers here, over TLS: external.metrics.k8s.io and custom.metrics.k8s.io.
+    #[arg(long, env = "GANTRY_METRICS_API_ADDRESS", value_name = "IP:PORT")]
+    metrics_api_address: Option<SocketAddr>,
+    /// The Service, in the operator's own namespace, by which the API server reaches that address.
+    #[arg(
+        long,
+        env = "GANTRY_METRICS_API_SERVICE",
+        default_value = "gantry-metrics",
+        value_name = "NAME"
+    )]
+    metrics_api_service: String,
     /// trace, debug, info, warn or error; `RUST_LOG` wins.
     #[arg(long, env = "GANTRY_LOG_LEVEL", default_value = "info")]
     log_level: String,
@@ -57,24 +69,6 @@ enum ReachArgument {
     Auto,
     Direct,
     Proxy,
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-pub enum LogFormat {
-    /// text on a terminal, json elsewhere
-    Auto,
-    Json,
-    Text,
-}
-
-impl From<LogFormat> for telemetry::Format {
-    fn from(format: LogFormat) -> Self {
-        match format {
-            LogFormat::Auto => Self::Auto,
-            LogFormat::Json => Self::Json,
-            LogFormat::Text => Self::Text,
-        }
-    }
 }
 
 pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
@@ -121,8 +115,30 @@ pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
         ..Options::default()
     };
     tracing::info!(version = env!("CARGO_PKG_VERSION"), namespaces = ?options.namespaces, "starting");
-    let manager = gantry_operator::manager(client, options, metrics, settings).await;
-    manager.run(stop_signal()).await?;
+    let metrics_api = arguments.metrics_api_address.map(|listen| metrics_api::Options {
+        listen,
+        service: arguments.metrics_api_service.clone(),
+        namespace: options.own_namespace.clone(),
+        reach,
+    });
+    let manager = gantry_operator::manager(client.clone(), options, metrics, settings).await;
+    let gate = metrics_api
+        .as_ref()
+        .map(|_| manager.readiness().gate(format!("{SERVING}metrics of models")));
+    let serving = async {
+        match metrics_api.zip(gate) {
+            Some((options, gate)) => {
+                let address = options.listen;
+                let served = metrics_api::run(client, options, gate).await;
+                served.with_context(|| format!("cannot serve metrics of models on {address}"))
+            }
+            None => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        ended = manager.run(stop_signal()) => ended?,
+        ended = serving => ended?,
+    }
     tracing::info!("stopped");
     Ok(())
 }
@@ -131,17 +147,4 @@ pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
 fn identity() -> String {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     format!("{}-{}", host.trim(), std::process::id())
-}
-
-pub async fn stop_signal() {
-    let (Ok(mut terminate), Ok(mut interrupt)) =
-        (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
-    else {
-        return std::future::pending().await;
-    };
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
-    }
-    tracing::info!("asked to stop");
 }

@@ -11,6 +11,9 @@ use tokio::sync::Notify;
 
 use crate::metrics::Metrics;
 
+/// Begins the names of gates that only readiness waits for: a port that is not served yet keeps no controller from work.
+pub const SERVING: &str = "serving ";
+
 /// Ready when every gate is open. Who is still waiting, and for what, is told by `/readyz`.
 #[derive(Clone, Default)]
 pub struct Readiness {

@@ -14,7 +14,7 @@ use kube::{
     runtime::{WatchStreamExt, watcher},
 };
 
-use crate::{admin::Gate, metrics::Metrics};
+use crate::{admin::Gate, metrics::Metrics, watch};
 
 /// Names of the CRDs that exist.
 #[derive(Default)]
@@ -34,7 +34,7 @@ impl Apis {
     /// Follows the CRDs for ever; `changed` is told of each that came or went.
     pub async fn watch(&self, client: Client, gate: Gate, metrics: Metrics, changed: impl Fn(&str)) {
         let api: Api<PartialObjectMeta<CustomResourceDefinition>> = Api::all(client);
-        let mut events = pin!(watcher(api, watcher::Config::default()).default_backoff());
+        let mut events = pin!(watcher(api, watcher::Config::default()).backoff(watch::retries()));
         let mut seen = HashSet::new();
         while let Some(event) = events.next().await {
             match event {

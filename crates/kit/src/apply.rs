@@ -4,15 +4,17 @@
 
 use std::{
     collections::{HashMap, HashSet},
+    fmt::Debug,
     sync::{Arc, Mutex, PoisonError},
 };
 
+use k8s_openapi::{NamespaceResourceScope, apimachinery::pkg::apis::meta::v1::OwnerReference};
 use kube::{
-    Api, Client,
-    api::{DeleteParams, Patch, PatchParams, Preconditions, PropagationPolicy},
+    Api, Client, Resource, ResourceExt,
+    api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions, PropagationPolicy},
     core::{ApiResource, DynamicObject},
 };
-use serde::de::DeserializeOwned;
+use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 
 use crate::{
@@ -85,8 +87,50 @@ impl Children {
         self.kinds.get(&id(resource))?.store.get(key)
     }
 
+    /// Makes an object of `owner` unless one of that name is there, which is left as it is: for what is made up once
+    /// and must never be made up again.
+    pub async fn create_once<K>(&self, owner: &Owner, manager: &str, mut object: K) -> Result<()>
+    where
+        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
+            + Clone
+            + Debug
+            + Serialize
+            + DeserializeOwned,
+    {
+        let meta = object.meta_mut();
+        meta.namespace = Some(owner.key.namespace.clone());
+        meta.owner_references = Some(vec![owner.reference.clone()]);
+        let api = Api::<K>::namespaced(self.client(), &owner.key.namespace);
+        let action = format!("create {} {}", K::kind(&()), object.name_any());
+        let params = PostParams {
+            field_manager: Some(manager.to_owned()),
+            ..PostParams::default()
+        };
+        match self.caller.write(action, api.create(&params, &object)).await {
+            Err(Error::Api { source, .. }) if already_exists(&source) => Ok(()),
+            answer => answer.map(|_| ()),
+        }
+    }
+
     fn client(&self) -> Client {
         self.caller.client()
+    }
+
+    /// The shared children of a namespace.
+    pub fn shared(&self, resource: &ApiResource, namespace: &str) -> Vec<Arc<Child>> {
+        let kind = self.kinds.get(&id(resource));
+        let found = kind.map(|kind| kind.store.in_namespace(namespace));
+        let mut found = found.unwrap_or_default();
+        found.retain(|child| controller_owner(child.meta()).is_none());
+        found
+    }
+
+    /// Removes a shared child that nobody uses any more.
+    pub async fn remove(&self, resource: &ApiResource, child: &Child) -> Result<()> {
+        match self.kinds.get(&id(resource)) {
+            Some(kind) if !child.is_being_deleted() => self.delete(kind, child).await,
+            _ => Ok(()),
+        }
     }
 
     /// Makes the cluster hold exactly this wish for `owner`.
@@ -108,6 +152,7 @@ impl Children {
         let api = Api::<DynamicObject>::namespaced_with(self.client(), &key.namespace, &wished.resource);
         let what = format!("{} {}", wished.resource.kind, key.name);
         let mut inherited = false;
+        let mut original = false;
         let live = match cached {
             Some(child) => Some(child),
             // Not among ours: it may not exist, belong to somebody else, or come from the original operator.
@@ -117,25 +162,26 @@ impl Children {
                 .await?
                 .map(|object| {
                     inherited = takeover::is_inherited(&object);
+                    original = inherited && takeover::is_original(&object);
                     Arc::new(Child::new(object))
                 }),
         };
         let mut body = None;
         if let Some(live) = &live {
-            check_owner(owner, wished, live)?;
+            check_owner(owner, wished, live, original)?;
             let json = live.json()?;
             let mut wanted = wished.beside(&json);
-            let has_pods = wished.is_workload();
-            if has_pods && (inherited || takeover::keeps_template(&wished.body, &json)) {
+            let keeps = wished.is_workload()
+                && wished.keeps_pods
+                && ((inherited && takeover::serves(&json)) || takeover::keeps_template(&wished.body, &json));
+            if keeps {
                 wanted = takeover::keeping_template(&wanted);
             }
             if covers(&json, &wanted) || self.is_overruled(wished, &key, &json) {
                 return Ok(live.clone());
             }
             // A template that is kept stays the original's; all else of what it set becomes ours with the first write.
-            if (inherited && !has_pods)
-                || (takeover::kept_template(&json) && wanted["spec"]["template"].is_object())
-            {
+            if !keeps && (inherited || takeover::kept_template(&json)) {
                 self.hand_over(&api, &key.name, manager).await?;
             }
             body = Some(wanted);
@@ -228,16 +274,18 @@ impl Children {
     }
 }
 
-fn check_owner(owner: &Owner, wished: &Wished, live: &Child) -> Result<()> {
+fn check_owner(owner: &Owner, wished: &Wished, live: &Child, original: bool) -> Result<()> {
     let theirs = controller_owner(live.meta());
     match theirs {
-        Some(theirs) if theirs.uid == owner.reference.uid => Ok(()),
+        None if wished.is_shared() && (original || is_ours(live)) => Ok(()),
+        Some(theirs) if !wished.is_shared() && theirs.uid == owner.reference.uid => Ok(()),
         Some(theirs) if theirs.kind == owner.reference.kind && theirs.name == owner.reference.name => {
             Err(Error::Predecessor {
                 kind: wished.resource.kind.clone(),
                 name: wished.name.clone(),
             })
         }
+        None if original && left_by_original(owner, wished, live) => Ok(()),
         None if may_adopt(owner, live) => Ok(()),
         _ => Err(Error::NotOurs {
             kind: wished.resource.kind.clone(),
@@ -249,6 +297,22 @@ fn check_owner(owner: &Owner, wished: &Wished, live: &Child) -> Result<()> {
             root: owner.key.name.clone(),
         }),
     }
+}
+
+/// Some originals name their owner without calling it controller, or name the workload beside it.
+fn left_by_original(owner: &Owner, wished: &Wished, live: &Child) -> bool {
+    let owners = live.meta().owner_references.as_deref().unwrap_or_default();
+    let known = |known: &OwnerReference| known.uid == owner.reference.uid || known.name == wished.name;
+    !owners.is_empty() && owners.iter().all(known)
+}
+
+fn is_ours(live: &Child) -> bool {
+    live.json()
+        .is_ok_and(|json| json["metadata"]["labels"]["app.kubernetes.io/managed-by"] == crate::MANAGED_BY)
+}
+
+fn already_exists(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if status.reason == "AlreadyExists")
 }
 
 fn may_adopt(owner: &Owner, live: &Child) -> bool {

@@ -2,8 +2,10 @@
 
 use std::{fmt::Debug, sync::Arc, time::Duration};
 
-use k8s_openapi::{NamespaceResourceScope, apimachinery::pkg::apis::meta::v1::Condition};
-use kube::Resource;
+use k8s_openapi::{
+    NamespaceResourceScope, api::core::v1::Secret, apimachinery::pkg::apis::meta::v1::Condition,
+};
+use kube::{Resource, ResourceExt};
 use serde::{Serialize, de::DeserializeOwned};
 
 use crate::{
@@ -15,7 +17,7 @@ use crate::{
     error::Result,
     pods::{self, PodSummary},
     queue::Queue,
-    references::References,
+    references::{Reference, References, Source},
     store::{NamespaceFacts, ObjectKey, Store},
     wish::{Owner, Wish},
 };
@@ -132,6 +134,24 @@ impl Context {
         self.children
             .apply(&Owner::of(root), &self.field_manager, wish)
             .await
+    }
+
+    /// Makes a Secret of this root unless it is there; what it holds is not looked at. The next look finds it.
+    pub async fn create_secret_once<K: Resource<DynamicType = ()>>(
+        &self,
+        root: &K,
+        secret: Secret,
+    ) -> Result<()> {
+        let owner = Owner::of(root);
+        let reference = Reference {
+            source: Source::Secret,
+            key: ObjectKey::new(owner.key.namespace.clone(), secret.name_any()),
+        };
+        self.children
+            .create_once(&owner, &self.field_manager, secret)
+            .await?;
+        self.references.doubt(&reference);
+        Ok(())
     }
 
     /// The pods of one root, newest first.

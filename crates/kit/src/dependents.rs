@@ -63,14 +63,17 @@ impl<T: Clone + Hash + Ord> Dependents<T> {
     }
 }
 
-/// An object that is watched anyway: a root, by the name of its controller, or a namespace.
+/// What [`Target`] calls a child without an owner, and the pods whose instance label has its name.
+pub const SHARED: &str = "shared child";
+
+/// An object that is watched anyway: a root, by the name of its controller, a namespace, or a shared child.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Target {
     pub kind: &'static str,
     pub key: ObjectKey,
 }
 
-/// Roots that look at other roots, or at namespaces. The objects need not exist yet: their arrival wakes as well.
+/// Roots that look at other roots, at namespaces or at shared children. The objects need not exist yet: their arrival wakes as well.
 pub struct Links {
     wakers: Arc<Wakers>,
     index: Mutex<Dependents<Target>>,

@@ -1,9 +1,15 @@
 //! One visit of one object: everything around `reconcile` that is the same for all kinds.
 
-use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
+use std::{
+    collections::HashMap,
+    panic::AssertUnwindSafe,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
 use futures::FutureExt;
 use k8s_openapi::{
+    api::core::v1::ObjectReference,
     apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta},
     jiff::Timestamp,
 };
@@ -15,6 +21,8 @@ use kube::{
 };
 use serde_json::{Value, json};
 use tracing::Instrument;
+
+use gantry_crds::conditions::reasons::{DELETED, TERMINATING};
 
 use crate::{
     PAUSED,
@@ -34,6 +42,8 @@ pub struct Driver<C: Controller> {
     pub recorder: Recorder,
     pub metrics: Metrics,
     pub resync: Duration,
+    /// Objects that were visited: what the event about their end refers to.
+    pub known: Mutex<HashMap<ObjectKey, ObjectReference>>,
 }
 
 impl<C: Controller> Driver<C> {
@@ -73,6 +83,12 @@ impl<C: Controller> Driver<C> {
             self.controller.forget(key);
             self.context.references.forget(C::NAME, key);
             self.context.links.forget(C::NAME, key);
+            let gone = self.known().remove(key);
+            if let Some(about) = gone {
+                let note = "it is gone, and what it owned goes with it".to_owned();
+                self.publish(&about, EventType::Normal, DELETED.to_owned(), note)
+                    .await;
+            }
             return Ok(None);
         };
         let object = match &cached.0 {
@@ -82,6 +98,7 @@ impl<C: Controller> Driver<C> {
                 return Ok(None);
             }
         };
+        self.known().insert(key.clone(), object.object_ref(&()));
         if object.meta().deletion_timestamp.is_some() {
             return self.let_go(object).await;
         }
@@ -136,20 +153,19 @@ impl<C: Controller> Driver<C> {
             self.context.caller.client(),
             &object.namespace().unwrap_or_default(),
         );
-        let patch = status_patch::<C::Kind>(object.meta(), json!(status));
+        let wanted = json!(status);
+        // Servers before 1.21 make a whole block that an apply drops null, and then refuse that null.
+        if let Some(blocks) = surplus(&json!(C::status(object)), &wanted, Value::is_object) {
+            self.clear_status(&api, object, blocks).await?;
+        }
+        let patch = Patch::Apply(status_patch::<C::Kind>(object.meta(), wanted.clone()));
         let params = PatchParams::apply(&format!("{}-status", self.context.field_manager)).force();
         let action = format!("write the status of {} {name}", C::Kind::kind(&()));
-        let patch = Patch::Apply(patch);
         let call = api.patch_status(&name, &params, &patch);
         let mut written = self.context.caller.write(action, call).await?;
-        if let Some(rest) = leftovers(&json!(C::status(&written)), &json!(status)) {
-            let patch = Patch::Merge(json!({
-                "metadata": {"uid": written.uid(), "resourceVersion": written.resource_version()}, "status": rest,
-            }));
-            let params = PatchParams::default();
-            let call = api.patch_status(&name, &params, &patch);
-            let action = format!("clear the status of {} {name}", C::Kind::kind(&()));
-            written = self.context.caller.write(action, call).await?;
+        // What an original operator wrote, and on old servers what `kubectl replace` made nobody's.
+        if let Some(rest) = surplus(&json!(C::status(&written)), &wanted, |_| true) {
+            written = self.clear_status(&api, &written, rest).await?;
         }
         written.meta_mut().managed_fields = None;
         // So that the next visit compares with what we wrote, also when the watch is slower.
@@ -159,6 +175,20 @@ impl<C: Controller> Driver<C> {
             self.context.links.changed(C::NAME, key);
         }
         Ok(())
+    }
+
+    /// Takes fields out of the status of exactly this version of the object.
+    async fn clear_status(&self, api: &Api<C::Kind>, object: &C::Kind, fields: Value) -> Result<C::Kind> {
+        let name = object.name_any();
+        let patch = Patch::Merge(json!({
+            "metadata": {"uid": object.uid(), "resourceVersion": object.resource_version()}, "status": fields,
+        }));
+        let params = PatchParams::default();
+        let action = format!("clear the status of {} {name}", C::Kind::kind(&()));
+        self.context
+            .caller
+            .write(action, api.patch_status(&name, &params, &patch))
+            .await
     }
 
     /// Events mark transitions of `Ready` and warnings about a new spec, never repetitions.
@@ -174,7 +204,8 @@ impl<C: Controller> Driver<C> {
             .and_then(|status| *C::common(status).observed_generation);
         if before != object.meta().generation {
             for (reason, note) in warnings {
-                self.publish(object, EventType::Warning, reason.to_owned(), note)
+                let about = object.object_ref(&());
+                self.publish(&about, EventType::Warning, reason.to_owned(), note)
                     .await;
             }
         }
@@ -192,10 +223,15 @@ impl<C: Controller> Driver<C> {
         } else {
             EventType::Normal
         };
-        self.publish(object, type_, now.reason, now.message).await;
+        self.publish(&object.object_ref(&()), type_, now.reason, now.message)
+            .await;
     }
 
-    async fn publish(&self, object: &C::Kind, type_: EventType, reason: String, note: String) {
+    fn known(&self) -> std::sync::MutexGuard<'_, HashMap<ObjectKey, ObjectReference>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn publish(&self, about: &ObjectReference, type_: EventType, reason: String, note: String) {
         let event = Event {
             type_,
             reason,
@@ -203,8 +239,7 @@ impl<C: Controller> Driver<C> {
             action: "Reconcile".to_owned(),
             secondary: None,
         };
-        let about = object.object_ref(&());
-        let publish = self.recorder.publish(&event, &about);
+        let publish = self.recorder.publish(&event, about);
         if let Err(error) = self
             .context
             .caller
@@ -269,6 +304,9 @@ impl<C: Controller> Driver<C> {
             !ours && !C::OBSOLETE_FINALIZERS.contains(name)
         };
         let kept: Vec<&str> = held.iter().map(String::as_str).filter(stays).collect();
+        if !kept.is_empty() {
+            self.tell_the_end(object).await;
+        }
         if kept.len() < held.len() {
             match self.write_finalizers(object, kept).await {
                 Err(error) if error.is_not_found() => {}
@@ -276,6 +314,21 @@ impl<C: Controller> Driver<C> {
             }
         }
         Ok(again)
+    }
+
+    /// While somebody still holds the object, its status says that it is on its way out. That never holds it up.
+    async fn tell_the_end(&self, object: &C::Kind) {
+        let previous = C::status(object);
+        let status = ending::<C>(previous, Timestamp::now());
+        if previous == Some(&status) {
+            return;
+        }
+        match self.write_status(object, &status).await {
+            Ok(()) => {
+                self.announce(object, previous.cloned(), status, Vec::new()).await;
+            }
+            Err(error) => tracing::debug!(error = error.report(), "last status lost"),
+        }
     }
 
     async fn write_finalizers(&self, object: &C::Kind, finalizers: Vec<&str>) -> Result<()> {
@@ -349,15 +402,37 @@ pub fn fail<C: Controller>(previous: Option<&C::Status>, error: &Error, now: Tim
     {
         *reconciling = Verdict::yes(error.reason(), error.report());
     }
+    *C::common(&mut status).conditions = with_others(known, verdicts, generation, now);
+    C::summarize(&mut status);
+    status
+}
+
+/// The status of an object that is being deleted: what was known stays, the end is told.
+pub fn ending<C: Controller>(previous: Option<&C::Status>, now: Timestamp) -> C::Status {
+    let mut status = previous.cloned().unwrap_or_default();
+    let generation = *C::common(&mut status).observed_generation;
+    let known = C::common(&mut status).conditions.clone();
+    let ready = Verdict::no(TERMINATING, "it is being deleted");
+    let verdicts = all_verdicts(&ready, Progress::Working, Vec::new());
+    *C::common(&mut status).conditions = with_others(known, verdicts, generation, now);
+    C::summarize(&mut status);
+    status
+}
+
+/// These verdicts, and all other conditions as they were.
+fn with_others(
+    known: Vec<Condition>,
+    verdicts: Vec<(&'static str, Verdict)>,
+    generation: Option<i64>,
+    now: Timestamp,
+) -> Vec<Condition> {
     let mut merged = conditions::merge(&known, verdicts, generation, now);
     for other in known {
         if conditions::find(&merged, &other.type_).is_none() {
             merged.push(other);
         }
     }
-    *C::common(&mut status).conditions = merged;
-    C::summarize(&mut status);
-    status
+    merged
 }
 
 fn as_verdict(condition: &Condition) -> Verdict {
@@ -369,21 +444,20 @@ fn as_verdict(condition: &Condition) -> Verdict {
     Verdict::new(truth, condition.reason.clone(), condition.message.clone())
 }
 
-/// A merge patch that removes what a status still has and should not: fields that an original operator wrote, and on
-/// old servers those of ours that `kubectl replace` made nobody's. Lists are left alone.
-fn leftovers(found: &Value, wanted: &Value) -> Option<Value> {
+/// A merge patch that removes what a status still has and should not, where `which` holds for it. Lists are left alone.
+fn surplus(found: &Value, wanted: &Value, which: fn(&Value) -> bool) -> Option<Value> {
     let (Value::Object(found), Value::Object(wanted)) = (found, wanted) else {
         return None;
     };
-    let surplus = found.iter().filter_map(|(name, value)| {
+    let rest = found.iter().filter_map(|(name, value)| {
         let rest = match wanted.get(name) {
-            None => Some(Value::Null),
-            Some(wanted) => leftovers(value, wanted),
+            None => which(value).then_some(Value::Null),
+            Some(wanted) => surplus(value, wanted, which),
         };
         rest.map(|rest| (name.clone(), rest))
     });
-    let surplus: serde_json::Map<String, Value> = surplus.collect();
-    (!surplus.is_empty()).then_some(Value::Object(surplus))
+    let rest: serde_json::Map<String, Value> = rest.collect();
+    (!rest.is_empty()).then_some(Value::Object(rest))
 }
 
 /// The uid makes the server refuse when the object was replaced by a namesake meanwhile.
@@ -402,10 +476,16 @@ mod tests {
 
     #[test]
     fn only_what_is_not_wanted_any_more_is_cleared() {
-        let found = json!({"endpoint": "x", "phase": "Ready", "links": {"a": "1", "b": "2"}, "list": [1, 2]});
+        let found = json!({
+            "endpoint": "x", "phase": "Ready", "links": {"a": "1", "b": "2"}, "list": [1, 2], "cache": {"ready": true},
+        });
         let wanted = json!({"phase": "Failed", "links": {"a": "3"}, "list": [1], "new": true});
-        let rest = json!({"endpoint": null, "links": {"b": null}});
-        assert_eq!(leftovers(&found, &wanted), Some(rest));
-        assert_eq!(leftovers(&wanted, &wanted), None);
+        let rest = json!({"endpoint": null, "links": {"b": null}, "cache": null});
+        assert_eq!(surplus(&found, &wanted, |_| true), Some(rest));
+        assert_eq!(
+            surplus(&found, &wanted, Value::is_object),
+            Some(json!({"cache": null}))
+        );
+        assert_eq!(surplus(&wanted, &wanted, |_| true), None);
     }
 }

@@ -29,7 +29,7 @@ use crate::{
     child::Child,
     client::Caller,
     controller::{Context, Controller},
-    dependents::Links,
+    dependents::{Links, SHARED},
     driver::Driver,
     error::Result,
     leader::{Elector, Fence, LeaseOptions},
@@ -112,8 +112,9 @@ impl Wakers {
         }
     }
 
-    fn wake_owner(&self, child: &Child) {
+    fn wake_owner(&self, child: &Child, links: &Links) {
         let Some(owner) = controller_owner(child.meta()) else {
+            links.changed(SHARED, child.key());
             // A retained child has no owner, but carries the labels of one.
             let json = child.json().unwrap_or_default();
             let label = |name: &str| json["metadata"]["labels"][name].as_str();
@@ -272,6 +273,7 @@ impl Manager {
             recorder: Recorder::new(self.client.clone(), reporter),
             metrics: self.metrics.clone(),
             resync: self.options.resync,
+            known: std::sync::Mutex::default(),
         });
         let wake_all = queue.clone();
         self.everybody.push(Arc::new(move || {
@@ -370,8 +372,8 @@ impl Manager {
                     metrics: self.metrics.clone(),
                     namespace,
                 };
-                let wakers = self.wakers.clone();
-                let run = Box::pin(async move { watch.run(|child| wakers.wake_owner(child)).await });
+                let (wakers, links) = (self.wakers.clone(), self.links.clone());
+                let run = Box::pin(async move { watch.run(|child| wakers.wake_owner(child, &links)).await });
                 match &child.needs_crd {
                     None => {
                         tasks.spawn(run);
@@ -396,11 +398,12 @@ impl Manager {
                 metrics: self.metrics.clone(),
                 namespace,
             };
-            let wakers = self.wakers.clone();
+            let (wakers, links) = (self.wakers.clone(), self.links.clone());
             tasks.spawn(async move {
                 watch
                     .run(|pod| {
                         if let Some((controller, root)) = pod.root() {
+                            links.changed(SHARED, root.clone());
                             wakers.wake(controller, root);
                         }
                     })
@@ -504,7 +507,7 @@ impl Manager {
 /// Whether a controller's first visit waits for this gate: not for the roots of others, unless it looks at them.
 fn concerns<C: Controller>(gate: &str) -> bool {
     let Some(root) = gate.strip_prefix("root ") else {
-        return true;
+        return !gate.starts_with(admin::SERVING);
     };
     let name = root.split(' ').next().unwrap_or(root);
     name == C::NAME || C::LOOKS_AT.contains(&name)

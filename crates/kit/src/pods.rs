@@ -10,6 +10,8 @@ use crate::store::{Cached, ObjectKey};
 
 /// On a pod: the controller that is responsible for it.
 pub const NAME_LABEL: &str = "app.kubernetes.io/name";
+/// On a pod: which part of its root it is, where a root has several workloads.
+pub const COMPONENT_LABEL: &str = "app.kubernetes.io/component";
 /// On a pod: the root object that it belongs to.
 pub const INSTANCE_LABEL: &str = "app.kubernetes.io/instance";
 
@@ -17,6 +19,7 @@ pub struct PodSummary {
     meta: ObjectMeta,
     controller: String,
     instance: String,
+    pub component: String,
     pub ready: bool,
     /// What the scheduler said, when it found no place.
     pub unschedulable: Option<String>,
@@ -67,6 +70,7 @@ impl PodSummary {
         Self {
             controller: label(NAME_LABEL),
             instance: label(INSTANCE_LABEL),
+            component: label(COMPONENT_LABEL),
             ready: condition("Ready").is_some_and(|condition| condition.status == "True"),
             unschedulable,
             containers: all,

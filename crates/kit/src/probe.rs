@@ -59,6 +59,21 @@ impl<R: Clone + PartialEq + Send + 'static> Probes<R> {
     where
         F: Future<Output = Answer<R>> + Send + 'static,
     {
+        self.look_every(self.fresh_for, key, subject, queue, ask)
+    }
+
+    /// The same for an object that says itself how long a good answer is good for.
+    pub fn look_every<F>(
+        &self,
+        fresh_for: Duration,
+        key: &ObjectKey,
+        subject: &str,
+        queue: &Arc<Queue>,
+        ask: impl FnOnce() -> F,
+    ) -> Option<Answer<R>>
+    where
+        F: Future<Output = Answer<R>> + Send + 'static,
+    {
         let now = Instant::now();
         let mut entries = lock(&self.entries);
         let entry = entries
@@ -81,7 +96,7 @@ impl<R: Clone + PartialEq + Send + 'static> Probes<R> {
                 entries: self.entries.clone(),
                 permits: self.permits.clone(),
                 queue: queue.clone(),
-                fresh_for: self.fresh_for,
+                fresh_for,
             };
             tokio::spawn(question.put(ask()));
         }

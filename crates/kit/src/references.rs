@@ -27,6 +27,7 @@ use crate::{
     manager::Wakers,
     metrics::Metrics,
     store::{ObjectKey, version},
+    watch,
     wish::digest_bytes,
 };
 
@@ -141,6 +142,13 @@ impl References {
         self.lock().depend(&(controller, key.clone()), &BTreeSet::new());
     }
 
+    /// Asks again for this object at the next look: it was made a moment ago, which the watch may not have told yet.
+    pub fn doubt(&self, reference: &Reference) {
+        if let Some(entry) = self.lock().entries.get_mut(reference) {
+            entry.state = None;
+        }
+    }
+
     async fn fetch(&self, reference: &Reference) -> Result<Option<Arc<Resolved>>> {
         let ObjectKey { namespace, name } = &reference.key;
         let action = format!("get {} {}", reference.source, reference.key);
@@ -190,7 +198,7 @@ impl References {
         K: Resource<DynamicType = ()> + Clone + fmt::Debug + Send + 'static,
     {
         let config = watcher::Config::default();
-        let mut events = pin!(watcher(api, config).default_backoff());
+        let mut events = pin!(watcher(api, config).backoff(watch::retries()));
         let mut seen = HashSet::new();
         while let Some(event) = events.next().await {
             match event {

@@ -142,6 +142,18 @@ impl<T: Cached> Store<T> {
         self.read().objects.keys().cloned().collect()
     }
 
+    /// Every object of one namespace.
+    pub fn in_namespace(&self, namespace: &str) -> Vec<Arc<T>> {
+        let inner = self.read();
+        let mut found = Vec::new();
+        for (key, object) in &inner.objects {
+            if key.namespace == namespace {
+                found.push(object.clone());
+            }
+        }
+        found
+    }
+
     pub fn len(&self) -> usize {
         self.read().objects.len()
     }

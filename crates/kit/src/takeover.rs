@@ -3,7 +3,7 @@
 //! Two things have to happen that an ordinary apply does not do. The original wrote with plain updates, so the fields
 //! that it set belong to its field manager and would outlive their removal from our wish: they are handed to ours. And
 //! our pods differ from the original's, so applying ours at once would restart every workload on the day of the
-//! migration: the original's pod template stays until our own wish for it changes.
+//! migration: where pods serve, the original's template stays until our own wish for it changes.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
 use kube::core::DynamicObject;
@@ -21,6 +21,13 @@ pub fn is_inherited(live: &DynamicObject) -> bool {
     !managers.any(|manager| manager.starts_with("gantry-"))
 }
 
+/// Whether one of the originals wrote it.
+pub fn is_original(live: &DynamicObject) -> bool {
+    let entries = live.metadata.managed_fields.iter().flatten();
+    let mut managers = entries.filter_map(|entry| entry.manager.as_deref());
+    managers.any(|manager| ORIGINALS.contains(&manager))
+}
+
 /// The wish for a workload whose pods are to stay as the original made them: everything but the template.
 pub fn keeping_template(wish: &Value) -> Value {
     let mut kept = wish.clone();
@@ -31,6 +38,16 @@ pub fn keeping_template(wish: &Value) -> Value {
         kept["metadata"]["annotations"][KEPT_TEMPLATE] = json!(digest(&template));
     }
     kept
+}
+
+/// Whether a workload has pods worth keeping: what does not work anyway is replaced at once.
+pub fn serves(live: &Value) -> bool {
+    // Old servers count no available pods of a StatefulSet.
+    let counts = ["availableReplicas", "readyReplicas"];
+    live["spec"]["replicas"] == 0
+        || counts
+            .iter()
+            .any(|count| live["status"][count].as_i64() > Some(0))
 }
 
 /// Whether the pods of this workload are still the original's, and our wish for them is what it was at take-over.
@@ -152,6 +169,20 @@ mod tests {
     fn nothing_is_handed_over_twice() {
         let live = object(json!([entry("gantry-agent", "Apply", json!({"f:spec": {}}))]));
         assert!(hand_over(&live, "gantry-agent").is_none());
+    }
+
+    #[test]
+    fn only_pods_that_serve_are_worth_keeping() {
+        assert!(serves(
+            &json!({"spec": {"replicas": 3}, "status": {"availableReplicas": 1}})
+        ));
+        assert!(serves(&json!({"spec": {"replicas": 0}, "status": {}})));
+        assert!(serves(
+            &json!({"spec": {"replicas": 1}, "status": {"replicas": 1, "readyReplicas": 1}})
+        ));
+        assert!(!serves(
+            &json!({"spec": {"replicas": 1}, "status": {"replicas": 1, "unavailableReplicas": 1}})
+        ));
     }
 
     #[test]

@@ -1,11 +1,16 @@
 //! Feeding a store from a watch.
 
-use std::{collections::HashSet, fmt::Debug, pin::pin, sync::Arc};
+use std::{collections::HashSet, fmt::Debug, pin::pin, sync::Arc, time::Duration};
 
+use backon::ExponentialBuilder;
 use futures::StreamExt;
 use kube::{
     Api, Resource,
-    runtime::{WatchStreamExt, watcher},
+    runtime::{
+        WatchStreamExt,
+        utils::{Backoff, ResetTimerBackoff},
+        watcher,
+    },
 };
 use serde::de::DeserializeOwned;
 
@@ -15,6 +20,18 @@ use crate::{
     metrics::Metrics,
     store::{Cached, ObjectKey, Store, version},
 };
+
+/// How long a watch that failed waits before it looks again. kube's own waits up to a minute after a handful of
+/// failures and forgets them only after two: a server that restarts a few times would leave us blind long after it is
+/// back. A request of each watch every few seconds is nothing to a server.
+pub fn retries() -> impl Backoff {
+    let delays = ExponentialBuilder::new()
+        .with_min_delay(Duration::from_millis(500))
+        .with_max_delay(Duration::from_secs(4))
+        .with_jitter()
+        .without_max_times();
+    ResetTimerBackoff::new(watcher::ExponentialBackoff::from(delays), Duration::from_secs(30))
+}
 
 /// One watch of one kind in one namespace, or in all.
 pub struct Watch<K, T> {
@@ -36,7 +53,7 @@ where
 {
     /// Runs for ever; `changed` is told of every object that came, changed or went.
     pub async fn run(self, changed: impl Fn(&Arc<T>) + Send) {
-        let mut events = pin!(watcher(self.api.clone(), self.config.clone()).default_backoff());
+        let mut events = pin!(watcher(self.api.clone(), self.config.clone()).backoff(retries()));
         let mut seen = HashSet::new();
         let mut newest = 0;
         while let Some(event) = events.next().await {

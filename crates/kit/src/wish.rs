@@ -32,14 +32,26 @@ impl Owner {
     }
 }
 
+/// Whose a child is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Belongs {
+    /// Goes with its root.
+    ToRoot,
+    /// Outlives its root, and is taken up again by a root of the same name.
+    ToName,
+    /// Several roots have the same wish for it, and none owns it.
+    ToMany,
+}
+
 /// One wished-for object, in the form that is sent.
 #[derive(Clone, Debug)]
 pub struct Wished {
     pub resource: ApiResource,
     pub name: String,
     pub body: Value,
-    /// Outlives its root, and is taken up again by a root of the same name.
-    pub retained: bool,
+    pub belongs: Belongs,
+    /// Where an original made this workload, its pods stay for now.
+    pub keeps_pods: bool,
 }
 
 /// Objects are applied in the order they were added: what others mount or refer to comes first.
@@ -65,15 +77,34 @@ impl Wish {
             resource,
             name,
             body,
-            retained: false,
+            belongs: Belongs::ToRoot,
+            keeps_pods: true,
         });
     }
 
     /// For what holds data that must not go with the root: a child without an owner. It finds its root by its labels.
     pub fn add_retained(&mut self, resource: ApiResource, body: Value) {
+        self.add_as(Belongs::ToName, resource, body);
+    }
+
+    /// For an object that several roots have in common: it gets no owner and is never pruned. All of them must wish for
+    /// the same, and the last one has to remove it, see [`crate::apply::Children::remove`].
+    pub fn add_shared(&mut self, resource: ApiResource, body: Value) {
+        self.add_as(Belongs::ToMany, resource, body);
+    }
+
+    /// For a workload that others could not work with as an original made it: its pods are ours from the start.
+    pub fn add_renewed(&mut self, resource: ApiResource, body: Value) {
         self.add_json(resource, body);
         if let Some(added) = self.objects.last_mut() {
-            added.retained = true;
+            added.keeps_pods = false;
+        }
+    }
+
+    fn add_as(&mut self, belongs: Belongs, resource: ApiResource, body: Value) {
+        self.add_json(resource, body);
+        if let Some(added) = self.objects.last_mut() {
+            added.belongs = belongs;
         }
     }
 
@@ -96,10 +127,10 @@ impl Wish {
             let is_workload = wished.is_workload();
             let metadata = &mut wished.body["metadata"];
             metadata["namespace"] = json!(owner.key.namespace);
-            if wished.retained {
-                metadata["annotations"][crate::ADOPT] = json!(owner.key.name);
-            } else {
-                metadata["ownerReferences"] = json!([owner.reference]);
+            match wished.belongs {
+                Belongs::ToRoot => metadata["ownerReferences"] = json!([owner.reference]),
+                Belongs::ToName => metadata["annotations"][crate::ADOPT] = json!(owner.key.name),
+                Belongs::ToMany => {}
             }
             metadata["labels"]["app.kubernetes.io/managed-by"] = json!(crate::MANAGED_BY);
             if is_workload {
@@ -108,6 +139,7 @@ impl Wish {
                     .as_i64()
                     .map_or_else(|| "auto".to_owned(), |asked| asked.to_string());
                 wished.body["metadata"]["annotations"][crate::REPLICAS] = json!(asked);
+                own_schemes(&mut wished.body["spec"]["template"]["spec"]);
             }
             let digest = digest(&wished.body);
             wished.body["metadata"]["annotations"][crate::WISH] = json!(digest);
@@ -116,7 +148,26 @@ impl Wish {
     }
 }
 
+/// Says the scheme of every HTTP probe and hook, which the server would fill in. What it fills in is nobody's and stays
+/// behind when we drop the rest, and an `httpGet` of nothing but a scheme is refused.
+fn own_schemes(value: &mut Value) {
+    match value {
+        Value::Object(fields) => {
+            if let Some(Value::Object(get)) = fields.get_mut("httpGet") {
+                get.entry("scheme").or_insert_with(|| json!("HTTP"));
+            }
+            fields.values_mut().for_each(own_schemes);
+        }
+        Value::Array(items) => items.iter_mut().for_each(own_schemes),
+        _ => {}
+    }
+}
+
 impl Wished {
+    pub(crate) fn is_shared(&self) -> bool {
+        self.belongs == Belongs::ToMany
+    }
+
     /// Has replicas and a pod template.
     pub(crate) fn is_workload(&self) -> bool {
         matches!(self.resource.kind.as_str(), "Deployment" | "StatefulSet")
@@ -177,7 +228,7 @@ pub fn digest_bytes(bytes: &[u8]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use k8s_openapi::api::core::v1::ConfigMap;
+    use k8s_openapi::api::{apps::v1::Deployment, core::v1::ConfigMap};
 
     use super::*;
 
@@ -227,10 +278,42 @@ mod tests {
     }
 
     #[test]
+    fn what_is_shared_belongs_to_nobody() {
+        let mut wish = Wish::default();
+        let resource = ApiResource::erase::<ConfigMap>(&());
+        wish.add_shared(resource, json!({"metadata": {"name": "a"}}));
+        let metadata = &wish.seal(&owner())[0].body["metadata"];
+        assert!(metadata["ownerReferences"].is_null());
+        assert!(metadata["annotations"][crate::ADOPT].is_null());
+        assert_eq!(
+            metadata["labels"]["app.kubernetes.io/managed-by"],
+            crate::MANAGED_BY
+        );
+    }
+
+    #[test]
+    fn probes_own_their_scheme() {
+        let mut wish = Wish::default();
+        let probe = |get: Value| json!({"name": "a", "livenessProbe": {"httpGet": get}});
+        let containers = json!([
+            probe(json!({"port": 1})),
+            probe(json!({"port": 1, "scheme": "HTTPS"}))
+        ]);
+        let spec = json!({"template": {"spec": {"containers": containers}}});
+        wish.add_json(
+            ApiResource::erase::<Deployment>(&()),
+            json!({"metadata": {"name": "a"}, "spec": spec}),
+        );
+        let containers = &wish.seal(&owner())[0].body["spec"]["template"]["spec"]["containers"];
+        assert_eq!(containers[0]["livenessProbe"]["httpGet"]["scheme"], "HTTP");
+        assert_eq!(containers[1]["livenessProbe"]["httpGet"]["scheme"], "HTTPS");
+    }
+
+    #[test]
     fn replicas_are_written_only_when_the_wish_for_them_changes() {
         let wished = |replicas: Value| {
             let mut wish = Wish::default();
-            let resource = ApiResource::erase::<k8s_openapi::api::apps::v1::Deployment>(&());
+            let resource = ApiResource::erase::<Deployment>(&());
             wish.add_json(
                 resource,
                 json!({"metadata": {"name": "a"}, "spec": {"replicas": replicas}}),

@@ -1,15 +1,19 @@
 //! The controllers. Each kind is a folder of five files with the same names: see `ARCHITECTURE.md`.
 
 pub mod kaos;
+pub mod metrics_api;
+pub mod ollama;
+pub mod penin;
 pub mod rbac;
 pub mod settings;
 pub mod workload;
 
 use gantry_kit::{Manager, Options, manager::ChildResource, metrics::Metrics};
 use k8s_openapi::api::{
-    apps::v1::Deployment,
-    core::v1::{ConfigMap, PersistentVolumeClaim, Service},
-    networking::v1::NetworkPolicy,
+    apps::v1::{Deployment, StatefulSet},
+    core::v1::{ConfigMap, PersistentVolumeClaim, Service, ServiceAccount},
+    networking::v1::{Ingress, NetworkPolicy},
+    rbac::v1::{Role, RoleBinding},
 };
 use kube::Client;
 
@@ -18,18 +22,33 @@ pub use settings::Settings;
 /// A manager with every controller in it, ready to run.
 pub async fn manager(client: Client, options: Options, metrics: Metrics, settings: Settings) -> Manager {
     let autoscaler = workload::autoscaler::resource(&client).await;
-    let children = vec![
+    let budget = penin::cluster::Kinds::budget(&client).await;
+    let mut children = vec![
         ChildResource::of::<Deployment>(),
         ChildResource::of::<Service>(),
+        ChildResource::of::<StatefulSet>(),
         ChildResource::of::<ConfigMap>(),
         ChildResource::of::<PersistentVolumeClaim>(),
         ChildResource::of::<NetworkPolicy>(),
+        ChildResource::of::<ServiceAccount>(),
+        ChildResource::of::<Role>(),
+        ChildResource::of::<RoleBinding>(),
+        ChildResource::of::<Ingress>(),
         ChildResource {
             resource: autoscaler.clone(),
             needs_crd: None,
         },
+        ChildResource {
+            resource: budget.clone(),
+            needs_crd: None,
+        },
         ChildResource::optional(workload::route::resource()),
     ];
+    children.extend(
+        ollama::model::monitoring::resources()
+            .into_iter()
+            .map(ChildResource::optional),
+    );
     let sees_namespaces = options.namespaces.is_empty();
     let mut manager = Manager::new(client.clone(), options, metrics, children);
     let agents = kaos::agent::Agents {
@@ -41,11 +60,24 @@ pub async fn manager(client: Client, options: Options, metrics: Metrics, setting
         agents: manager.roots(),
     };
     manager.add(agents);
+    let models = manager.roots();
+    manager.add(ollama::model::Models::new(
+        client.clone(),
+        settings.clone(),
+        autoscaler.clone(),
+        models,
+    ));
     manager.add(kaos::mcpserver::McpServers::new(
-        client,
+        client.clone(),
         settings.clone(),
         autoscaler.clone(),
     ));
-    manager.add(kaos::modelapi::ModelApis::new(settings, autoscaler));
+    manager.add(kaos::modelapi::ModelApis::new(
+        settings.clone(),
+        autoscaler.clone(),
+    ));
+    let kinds = penin::cluster::Kinds { autoscaler, budget };
+    let clusters = penin::cluster::Clusters::new(client, settings, kinds, &manager.metrics());
+    manager.add(clusters);
     manager
 }

@@ -75,6 +75,8 @@ pub fn namespaced() -> Vec<PolicyRule> {
         crate::kaos::agent::RBAC,
         crate::kaos::mcpserver::RBAC,
         crate::kaos::modelapi::RBAC,
+        crate::ollama::model::RBAC,
+        crate::penin::cluster::RBAC,
     ])
 }
 
@@ -129,7 +131,8 @@ mod tests {
 
     #[test]
     fn nothing_is_granted_by_wildcard() {
-        for rule in [namespaced(), cluster(), whole_cluster(), own_namespace()].concat() {
+        let metrics = [crate::metrics_api::rules(), crate::metrics_api::reader_rules()].concat();
+        for rule in [namespaced(), cluster(), whole_cluster(), own_namespace(), metrics].concat() {
             let words = [rule.api_groups, rule.resources, Some(rule.verbs)]
                 .into_iter()
                 .flatten()
@@ -139,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn secrets_are_only_read() {
+    fn secrets_are_read_and_made_but_never_changed() {
         let secrets: Vec<PolicyRule> = namespaced()
             .into_iter()
             .filter(|rule| {
@@ -150,6 +153,7 @@ mod tests {
             })
             .collect();
         assert_eq!(secrets.len(), 1);
-        assert_eq!(secrets[0].verbs, ["get", "list", "watch"]);
+        // Made: the password of a cache, once.
+        assert_eq!(secrets[0].verbs, ["create", "get", "list", "watch"]);
     }
 }

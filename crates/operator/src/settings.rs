@@ -12,8 +12,12 @@ pub struct Settings {
     pub litellm_image: String,
     /// Server of ModelAPIs in mode Hosted.
     pub ollama_image: String,
+    /// This program, which also runs beside models, as a proxy that counts.
+    pub gantry_image: String,
     /// Python image that installs and runs packages.
     pub python_image: String,
+    /// Cache of PeninOmegaClusters.
+    pub redis_image: String,
     /// Node image that installs and runs packages.
     pub node_image: String,
     /// Image with git, which clones the workspace of a coding harness.
@@ -57,8 +61,10 @@ impl Default for Settings {
             agent_image: "docker.io/axsauze/kaos-agent:latest".to_owned(),
             litellm_image: "ghcr.io/berriai/litellm:main-stable".to_owned(),
             ollama_image: "docker.io/ollama/ollama:latest".to_owned(),
+            gantry_image: concat!("gantry:", env!("CARGO_PKG_VERSION")).to_owned(),
             python_image: "docker.io/library/python:3.12-slim".to_owned(),
             node_image: "docker.io/library/node:22-slim".to_owned(),
+            redis_image: "docker.io/library/redis:7-alpine".to_owned(),
             git_image: "docker.io/alpine/git:2.49.1".to_owned(),
             bridge_package: "mcp-proxy".to_owned(),
             package_index: String::new(),
@@ -93,8 +99,10 @@ impl Settings {
             agent_image: or("DEFAULT_AGENT_IMAGE", defaults.agent_image),
             litellm_image: or("DEFAULT_LITELLM_IMAGE", defaults.litellm_image),
             ollama_image: or("DEFAULT_OLLAMA_IMAGE", defaults.ollama_image),
+            gantry_image: or("GANTRY_IMAGE", defaults.gantry_image),
             python_image: or("DEFAULT_MCP_SERVER_IMAGE", defaults.python_image),
             node_image: or("DEFAULT_NODE_IMAGE", defaults.node_image),
+            redis_image: or("DEFAULT_REDIS_IMAGE", defaults.redis_image),
             git_image: or("DEFAULT_GIT_IMAGE", defaults.git_image),
             bridge_package: or("GANTRY_MCP_BRIDGE_PACKAGE", defaults.bridge_package),
             package_index: or("GANTRY_DEFAULT_PACKAGE_INDEX", String::new()),

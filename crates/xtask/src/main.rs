@@ -9,7 +9,10 @@ use std::{
 
 use anyhow::{Context as _, bail};
 use clap::{Parser, Subcommand};
-use gantry_operator::rbac;
+use gantry_operator::{
+    ollama::model::monitoring::{Only, groups},
+    rbac,
+};
 
 #[derive(Parser)]
 struct Arguments {
@@ -62,11 +65,57 @@ fn generated() -> anyhow::Result<BTreeMap<PathBuf, String>> {
         ("operator-cluster-rules", rbac::cluster()),
         ("operator-whole-cluster-rules", rbac::whole_cluster()),
         ("operator-own-namespace-rules", rbac::own_namespace()),
+        (
+            "operator-metrics-api-rules",
+            gantry_operator::metrics_api::rules(),
+        ),
+        (
+            "metrics-reader-rules",
+            gantry_operator::metrics_api::reader_rules(),
+        ),
     ] {
         files.insert(
             format!("deploy/helm/gantry/files/{name}.yaml").into(),
             yaml(&rules)?,
         );
+    }
+    let one = Only {
+        namespace: "default",
+        workload: "ollama-model-phi",
+        may_be_away: false,
+    };
+    files.insert("deploy/monitoring/model-alerts.yaml".into(), yaml(&groups(None))?);
+    files.insert(
+        "deploy/monitoring/tests/one-model.yaml".into(),
+        yaml(&groups(Some(&one)))?,
+    );
+    let dashboard = serde_json::to_string_pretty(&gantry_operator::penin::cluster::dashboard())?;
+    for folder in [
+        "deploy/monitoring/dashboards",
+        "deploy/helm/gantry/files/dashboards",
+    ] {
+        files.insert(format!("{folder}/penin.json").into(), format!("{dashboard}\n"));
+    }
+    // A chart has to hold its files itself. The alerts about models are left out: `prometheusRule` of a Model makes them.
+    for (name, text) in [
+        (
+            "alerts/operator.yaml",
+            include_str!("../../../deploy/monitoring/operator-alerts.yaml"),
+        ),
+        (
+            "alerts/penin.yaml",
+            include_str!("../../../deploy/monitoring/penin-alerts.yaml"),
+        ),
+        (
+            "dashboards/operator.json",
+            include_str!("../../../deploy/monitoring/dashboards/operator.json"),
+        ),
+        (
+            "dashboards/models.json",
+            include_str!("../../../deploy/monitoring/dashboards/models.json"),
+        ),
+    ] {
+        files.insert(format!("deploy/helm/gantry/files/{name}").into(), text.to_owned());
     }
     Ok(files)
 }

@@ -25,7 +25,7 @@ pub struct Fixture {
 }
 
 pub fn all() -> Vec<Fixture> {
-    vec![agent(), mcpserver(), modelapi()]
+    vec![agent(), mcpserver(), model(), modelapi(), peninomegacluster()]
 }
 
 pub fn agent_resource() -> ApiResource {
@@ -136,6 +136,88 @@ fn modelapi() -> Fixture {
             "mode": "Proxy", "proxyConfig": {}, "container": {"securityContext": {"runAsUser": "somebody"}},
         })),
         deployment: "modelapi-llm",
+    }
+}
+
+pub fn model_resource() -> ApiResource {
+    ApiResource::erase::<gantry_crds::ollama::Model>(&())
+}
+
+/// On simulated nodes no store answers, so that pods wait for their weights by themselves, and are ready.
+fn model() -> Fixture {
+    let of = |spec: Value| {
+        let mut spec = spec;
+        spec["store"] = json!({"size": "1Gi", "deletionPolicy": "Delete"});
+        json!({
+            "apiVersion": "ollama.ayaka.io/v1", "kind": "Model", "metadata": {"name": "phi"}, "spec": spec,
+        })
+    };
+    Fixture {
+        resource: model_resource(),
+        name: "phi",
+        base: of(json!({"image": "phi3"})),
+        other: of(json!({
+            "image": "hf.co/org/other:Q4_K_M",
+            "autoscaling": {"minReplicas": 1, "maxReplicas": 4, "targetCPU": 50},
+            "ingress": {"host": "phi.example.org"},
+            "serviceAccountName": "default",
+            "extraEnv": [{"name": "OLLAMA_KEEP_ALIVE", "value": "1h"}],
+        })),
+        broken: (
+            of(json!({
+                "image": "phi3", "podTemplate": {"spec": {"nodeSelector": {"no-node": "has-this"}}},
+            })),
+            "Unschedulable",
+        ),
+        poison: {
+            let mut poison = of(json!({"image": "phi3"}));
+            poison["spec"]["store"]["securityContext"] = json!({"runAsUser": "somebody"});
+            poison
+        },
+        deployment: "ollama-model-phi",
+    }
+}
+
+pub fn peninomegacluster_resource() -> ApiResource {
+    ApiResource::erase::<gantry_crds::penin::PeninOmegaCluster>(&())
+}
+
+fn peninomegacluster() -> Fixture {
+    let of = |mut spec: Value| {
+        // Many of them share a node; and several times what a simulated pod uses, so that no autoscaler adds any.
+        let small = json!({"cpu": "100m", "memory": "128Mi"});
+        spec["resources"] =
+            json!({"omegaMeta": small, "sigmaGuard": small, "srOmegaInfinity": small, "acfaLeague": small});
+        json!({
+            "apiVersion": "penin.ai/v1alpha1", "kind": "PeninOmegaCluster",
+            "metadata": {"name": "omega"}, "spec": spec,
+        })
+    };
+    Fixture {
+        resource: peninomegacluster_resource(),
+        name: "omega",
+        // One, as the autoscaler of `other` starts with: a number that runs is handed over to it.
+        base: of(json!({"replicas": {"sigmaGuard": 1}})),
+        other: of(json!({
+            "version": "0.10.0",
+            // The volume of `base` outlives its cluster; this one does not.
+            "storage": {"wormLedger": {"deletionPolicy": "Delete"}, "cache": {"type": "memory"}},
+            "autoScaling": {"minReplicas": 1, "maxReplicas": 3, "services": {"acfaLeague": {"enabled": false}}},
+            "replicas": {"acfaLeague": 2},
+            "networkPolicy": {"egress": [{"ports": [{"port": 443, "protocol": "TCP"}]}]},
+            "observability": {"dashboards": true},
+            "services": {"sigmaGuard": {"port": 9000, "probe": {"type": "TCP"}}},
+        })),
+        broken: (
+            of(
+                json!({"services": {"srOmegaInfinity": {"podSpec": {"nodeSelector": {"no-node": "has-this"}}}}}),
+            ),
+            "Unschedulable",
+        ),
+        poison: of(
+            json!({"services": {"sigmaGuard": {"container": {"securityContext": {"runAsUser": "somebody"}}}}}),
+        ),
+        deployment: "omega-omega-meta",
     }
 }
 

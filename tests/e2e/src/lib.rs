@@ -7,8 +7,8 @@
 pub mod cluster;
 pub mod fixtures;
 pub mod fleet;
-pub mod gateway;
 pub mod operator;
+pub mod optional;
 pub mod snapshot;
 
 pub use cluster::{Cluster, eventually, eventually_for};

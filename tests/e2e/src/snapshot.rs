@@ -31,8 +31,17 @@ pub fn child_kinds() -> Vec<ApiResource> {
         ),
         of("networking.k8s.io", "v1", "NetworkPolicy", "networkpolicies"),
         of("gateway.networking.k8s.io", "v1", "HTTPRoute", "httproutes"),
+        of("apps", "v1", "StatefulSet", "statefulsets"),
         of("", "v1", "ConfigMap", "configmaps"),
         of("", "v1", "PersistentVolumeClaim", "persistentvolumeclaims"),
+        of("", "v1", "ServiceAccount", "serviceaccounts"),
+        of("rbac.authorization.k8s.io", "v1", "Role", "roles"),
+        of("rbac.authorization.k8s.io", "v1", "RoleBinding", "rolebindings"),
+        of("networking.k8s.io", "v1", "Ingress", "ingresses"),
+        of("monitoring.coreos.com", "v1", "ServiceMonitor", "servicemonitors"),
+        of("monitoring.coreos.com", "v1", "PodMonitor", "podmonitors"),
+        of("monitoring.coreos.com", "v1", "PrometheusRule", "prometheusrules"),
+        of("policy", "v1beta1", "PodDisruptionBudget", "poddisruptionbudgets"),
     ]
 }
 
@@ -72,11 +81,24 @@ pub fn essence(object: &DynamicObject, namespace: &str) -> Value {
     value["metadata"] = metadata;
     if let Some(map) = value.as_object_mut() {
         map.remove("status");
+        // Of a ServiceAccount: tokens that old servers make for it.
+        map.remove("secrets");
     }
     if let Some(annotations) = value["metadata"]["annotations"].as_object_mut() {
-        // The revision counts rollouts, and the digest covers the owner's uid.
-        annotations
-            .retain(|name, _| !name.starts_with("deployment.kubernetes.io/") && name != gantry_kit::WISH);
+        // The revision counts rollouts, the digest covers the owner's uid, and volumes are bound by others.
+        let theirs = [
+            "deployment.kubernetes.io/",
+            "pv.kubernetes.io/",
+            "volume.",
+            gantry_kit::WISH,
+        ];
+        annotations.retain(|name, _| !theirs.iter().any(|prefix| name.starts_with(prefix)));
+    }
+    // What is referred to may be made up, and is another one in every run.
+    if let Some(references) =
+        value["spec"]["template"]["metadata"]["annotations"].get_mut("gantry.dev/references")
+    {
+        *references = json!("DIGEST");
     }
     if let Some(spec) = value["spec"].as_object_mut() {
         spec.retain(|name, _| !matches!(name.as_str(), "clusterIP" | "clusterIPs" | "volumeName"));

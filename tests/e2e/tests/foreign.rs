@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Context as _, ensure};
 use gantry_e2e::{
     Cluster, Running, eventually, eventually_for,
-    fixtures::{self, condition, mcpserver_resource, wait_ready},
+    fixtures::{self, condition, mcpserver_resource, model_resource, wait_ready},
     snapshot::child_kinds,
 };
 use gantry_kit::testing::Faults;
@@ -147,6 +147,68 @@ async fn a_real_autoscaler_scales_a_server_and_is_not_fought() -> anyhow::Result
         Ok(())
     })
     .await?;
+    cluster.done().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_real_autoscaler_scales_a_model_up_and_down() -> anyhow::Result<()> {
+    scale_a_model(true).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_autoscaler_of_the_users_scales_a_model_by_its_scale() -> anyhow::Result<()> {
+    scale_a_model(false).await
+}
+
+async fn scale_a_model(ours: bool) -> anyhow::Result<()> {
+    let cluster = Cluster::simulated().await?;
+    let _operator = Running::start(&cluster, &Faults::default()).await?;
+    let mut model = json!({
+        "apiVersion": "ollama.ayaka.io/v1", "kind": "Model", "metadata": {"name": "phi"},
+        "spec": {"image": "phi3", "store": {"size": "1Gi", "deletionPolicy": "Delete"}},
+    });
+    if ours {
+        model["spec"]["autoscaling"] = json!({"minReplicas": 1, "maxReplicas": 3, "targetCPU": 50});
+    }
+    cluster.apply(&model_resource(), &model).await?;
+    wait_ready(&cluster, &model_resource(), "phi", "True", None).await?;
+    if !ours {
+        cluster
+            .apply(
+                &child_kinds()[2],
+                &json!({
+                    "apiVersion": "autoscaling/v2beta2", "kind": "HorizontalPodAutoscaler", "metadata": {"name": "mine"},
+                    "spec": {
+                        "scaleTargetRef": {"apiVersion": "ollama.ayaka.io/v1", "kind": "Model", "name": "phi"},
+                        "minReplicas": 1, "maxReplicas": 3,
+                        "metrics": [{"type": "Resource", "resource": {
+                            "name": "cpu", "target": {"type": "Utilization", "averageUtilization": 50},
+                        }}],
+                    },
+                }),
+            )
+            .await?;
+    }
+    let pods: Api<Pod> = Api::namespaced(cluster.client.clone(), &cluster.namespace);
+    for (cpu, wanted) in [("400m", 3), ("1m", 1)] {
+        eventually_for(Duration::from_secs(150), async || {
+            let theirs = ListParams::default().labels("ollama.ayaka.io/type=model");
+            for pod in pods.list(&theirs).await? {
+                let patch =
+                    Patch::Merge(json!({"metadata": {"annotations": {"simnode.gantry.dev/cpu": cpu}}}));
+                pods.patch(&pod.name_any(), &PatchParams::default(), &patch)
+                    .await?;
+            }
+            let live = cluster.api(&model_resource()).get("phi").await?;
+            let status = &live.data["status"];
+            ensure!(
+                status["replicas"] == wanted && status["readyReplicas"] == wanted,
+                "wanted {wanted}: {status}"
+            );
+            Ok(())
+        })
+        .await?;
+    }
     cluster.done().await
 }
 

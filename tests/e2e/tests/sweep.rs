@@ -167,6 +167,8 @@ async fn stale_lists_at_a_restart_harm_nothing() -> anyhow::Result<()> {
             "/deployments?",
             "/services?",
             "/horizontalpodautoscalers?",
+            "/persistentvolumeclaims?",
+            "/poddisruptionbudgets?",
             "/pods?",
         ] {
             faults.inject(Rule::new(Fault::Stale).on(Method::GET, path));
@@ -205,6 +207,7 @@ async fn a_namesake_is_not_mistaken_for_its_predecessor() -> anyhow::Result<()> 
         tokio::time::sleep(Duration::from_secs(1)).await;
         looker.kill().await;
         cluster.delete(&fixture.resource, fixture.name).await?;
+        cluster.release(&fixture.resource, fixture.name).await?;
         let new = eventually(async || {
             let new = cluster.apply(&fixture.resource, &fixture.base).await?;
             ensure!(new.metadata.uid != old.metadata.uid, "the old one is still there");
@@ -269,11 +272,14 @@ async fn every_path_to_a_spec_ends_the_same() -> anyhow::Result<()> {
     let home = Cluster::simulated().await?;
     fixtures::each(async |fixture| {
         let (expected, _) = undisturbed(&home, fixture, &fixture.base).await?;
+        let (other, _) = undisturbed(&home, fixture, &fixture.other).await?;
         let cluster = home.in_new_namespace().await?;
         let operator = Running::start(&cluster, &Faults::default()).await?;
         let (broken, reason) = &fixture.broken;
-        cluster.apply(&fixture.resource, &fixture.other).await?;
+        cluster.apply(&fixture.resource, &fixture.base).await?;
         settled(&cluster, fixture).await?;
+        cluster.apply(&fixture.resource, &fixture.other).await?;
+        assert_same(&settled(&cluster, fixture).await?, &other, "to another spec");
         cluster.apply(&fixture.resource, &fixture.base).await?;
         assert_same(&settled(&cluster, fixture).await?, &expected, "from another spec");
         cluster.apply(&fixture.resource, broken).await?;

@@ -6,10 +6,11 @@ use anyhow::{Context as _, ensure};
 use gantry_e2e::{
     Cluster, Running, eventually,
     fixtures::{agent_resource, mcpserver_resource, modelapi_resource, wait_ready},
-    gateway,
+    optional,
     snapshot::child_kinds,
 };
 use gantry_kit::{Options, testing::Faults};
+use gantry_operator::workload::route;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Service};
 use kube::{
     Api, ResourceExt,
@@ -164,7 +165,7 @@ async fn play_the_original(cluster: &Cluster, original: &Original) -> anyhow::Re
             }],
         },
     }))?;
-    eventually(async || Ok(cluster.api(&gateway::routes()).create(&by, &route).await?)).await?;
+    eventually(async || Ok(cluster.api(&route::resource()).create(&by, &route).await?)).await?;
     Ok(())
 }
 
@@ -181,7 +182,7 @@ async fn start(cluster: &Cluster) -> anyhow::Result<Running> {
         cluster,
         &Faults::default(),
         Options::default(),
-        gateway::settings(),
+        optional::settings(),
     )
     .await
 }
@@ -192,7 +193,7 @@ async fn a_running_kaos_is_taken_over_without_a_restart() -> anyhow::Result<()> 
     let deployments = cluster.api(&child_kinds()[0]);
     let services: Api<Service> = Api::namespaced(cluster.client.clone(), &cluster.namespace);
     let originals = originals(&cluster.namespace);
-    gateway::install(&cluster).await?;
+    optional::install(&cluster).await?;
     for original in &originals {
         play_the_original(&cluster, original).await?;
     }
@@ -242,7 +243,7 @@ async fn a_running_kaos_is_taken_over_without_a_restart() -> anyhow::Result<()> 
                 .map(String::as_str),
             Some("gantry")
         );
-        let route = cluster.api(&gateway::routes()).get(original.route).await?;
+        let route = cluster.api(&route::resource()).get(original.route).await?;
         assert_eq!(
             route
                 .labels()
@@ -324,7 +325,7 @@ async fn removals_work(cluster: &Cluster, originals: &[Original]) -> anyhow::Res
             .patch(name, &PatchParams::default(), &hidden)
             .await?;
         eventually(async || {
-            let route = cluster.api(&gateway::routes()).get_opt(original.route).await?;
+            let route = cluster.api(&route::resource()).get_opt(original.route).await?;
             ensure!(route.is_none(), "the HTTPRoute is still there");
             Ok(())
         })

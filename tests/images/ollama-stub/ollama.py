@@ -7,6 +7,7 @@
   OLLAMA_NOPRUNE      keep unfinished downloads over a restart
   STUB_PULL_SECONDS   how long a download takes (0); STUB_MODEL_BYTES how much it is (1 MiB)
   STUB_LOAD_SECONDS   how long a model takes into memory (0)
+  STUB_ANSWER_SECONDS how long it takes for an answer (0); it gives one at a time
   STUB_OFFLINE        the registry cannot be reached
 
 A model whose name contains `missing` is in no registry. What the model says: "MODEL heard: TEXT".
@@ -16,6 +17,7 @@ import http.client
 import json
 import os
 import sys
+import threading
 import time
 import urllib.parse
 from pathlib import Path
@@ -26,6 +28,7 @@ from webapi import Refused, openai_error
 
 VERSION = "0.12.6"
 LOADED: set[str] = set()
+ANSWERING = threading.Lock()
 
 
 class Ollama(webapi.Handler):
@@ -98,6 +101,12 @@ class Ollama(webapi.Handler):
             time.sleep(float(os.environ.get("STUB_LOAD_SECONDS") or 0))
             LOADED.add(store.short(name))
 
+    def take_time(self) -> None:
+        seconds = float(os.environ.get("STUB_ANSWER_SECONDS") or 0)
+        if seconds:
+            with ANSWERING:
+                time.sleep(seconds)
+
     def generate(self) -> None:
         request = self.body()
         prompt = request.get("prompt") or ""
@@ -128,6 +137,7 @@ class Ollama(webapi.Handler):
         self.load(name)
         if not messages:  # only to have it in memory
             return self.send_json(answer(True, done_reason="load"))
+        self.take_time()
         text, calls = webapi.think(name, {**request, "messages": messages})
         counts = {"done_reason": "stop", "total_duration": 1000000, "load_duration": 0, "eval_duration": 1000000,
                   "prompt_eval_count": len(webapi.last_text(messages).split()), "eval_count": len(text.split())}
@@ -165,6 +175,7 @@ class Ollama(webapi.Handler):
         name = self.v1_known(request)
         self.load(name)
         webapi.refuse_on_wish(request)
+        self.take_time()
         text, calls = webapi.think(name, request)
         if request.get("stream"):
             self.send_events(webapi.chunks(name, text, calls))

@@ -153,11 +153,11 @@ def _fetch(layer: dict, content: bytes, seconds: float):
     path = blob_path(layer["digest"])
     path.parent.mkdir(parents=True, exist_ok=True)
     told = {"status": f"pulling {layer['digest'][7:19]}", "digest": layer["digest"], "total": len(content)}
-    while not _fetching.acquire(timeout=0.5):  # somebody else pulls; say so, that clients know we live
-        yield told
+    part = path.with_name(f"{path.name}-partial")
+    while not _fetching.acquire(timeout=0.5):  # somebody else pulls; clients are told how far that is
+        yield {**told, "completed": _size(part)}
     try:
         if not path.exists():
-            part = path.with_name(f"{path.name}-partial")
             step = max(1, int(len(content) / max(1, seconds * 10)))
             with open(part, "ab") as file:
                 while (done := file.tell()) < len(content):
@@ -169,6 +169,13 @@ def _fetch(layer: dict, content: bytes, seconds: float):
         yield {**told, "completed": len(content)}
     finally:
         _fetching.release()
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
 
 
 def _layers(content: dict) -> list[dict]:

@@ -80,7 +80,8 @@ pub struct ModelSpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub image_pull_policy: Option<PullPolicy>,
 
-    /// Secrets for private registries, of container images and of models.
+    /// Secrets for private registries of container images. A private registry of models knows Ollama by its key, which is on
+    /// the volume of the store, or by variables in `store.env`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::local_references")]
     pub image_pull_secrets: Option<Vec<LocalObjectReference>>,
@@ -254,6 +255,9 @@ const CLAIM_OR_SIZE: &str =
     "persistentVolumeClaim is used as it is: remove store.size, or remove persistentVolumeClaim";
 const CLAIM_OR_PER_MODEL: &str = "store.scope PerModel makes a volume of its own: remove persistentVolumeClaim, or set the scope to Shared";
 
+const PROXY_NEEDED: &str = "autoscaling by request rate or queue depth, and monitoring, need the numbers of the proxy: \
+                            remove enabled, or remove those";
+
 impl ModelSpec {
     /// Pods to run when no autoscaler does it, 1 when absent.
     pub fn replicas(&self) -> i32 {
@@ -288,14 +292,18 @@ impl ModelSpec {
         Claim::parse(self.persistent_volume_claim.as_ref())
     }
 
-    /// Whether the counting proxy runs: as said, or where the autoscaler needs its numbers.
+    /// Whether the counting proxy runs: as said, or where somebody needs its numbers.
     pub fn proxy_enabled(&self) -> bool {
-        let said = self
-            .server
-            .as_ref()
-            .and_then(|s| s.proxy.as_ref())
-            .and_then(|p| p.enabled);
-        said.unwrap_or_else(|| self.autoscaling().is_some_and(ModelAutoscaling::needs_proxy))
+        self.proxy_said().unwrap_or_else(|| self.needs_proxy())
+    }
+
+    fn proxy_said(&self) -> Option<bool> {
+        self.server.as_ref()?.proxy.as_ref()?.enabled
+    }
+
+    fn needs_proxy(&self) -> bool {
+        self.autoscaling().is_some_and(ModelAutoscaling::needs_proxy)
+            || self.monitoring.as_ref().is_some_and(ModelMonitoring::is_wanted)
     }
 
     /// Everything that is wrong with the spec: what the schema and the CEL rules of the CRD would say, for servers
@@ -312,6 +320,9 @@ impl ModelSpec {
             if self.store_scope() == StoreScope::PerModel {
                 problems.push(Problem::new("spec", CLAIM_OR_PER_MODEL));
             }
+        }
+        if self.proxy_said() == Some(false) && self.needs_proxy() {
+            problems.push(Problem::new("spec.server.proxy", PROXY_NEEDED));
         }
         problems.extend(self.service.iter().flat_map(|s| s.problems("spec.service")));
         problems.extend(self.ingress.iter().flat_map(|i| i.problems("spec.ingress")));

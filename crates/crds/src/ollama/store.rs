@@ -122,7 +122,8 @@ pub struct ModelPull {
     #[schemars(range(min = 10, max = 86_400))]
     pub stall_timeout_seconds: Option<i32>,
 
-    /// Image of the small container that waits for the download; Gantry's own when absent.
+    /// Image of the container that waits for the download, with `sh` and `ollama` in it; that of the Model's server
+    /// when absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 4096))]
     pub image: Option<String>,
@@ -174,7 +175,7 @@ impl ModelServer {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ModelProxy {
-    /// Whether the proxy runs. When absent it does where the autoscaler needs its numbers.
+    /// Whether the proxy runs. When absent it does where the autoscaler or Prometheus needs its numbers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub enabled: Option<bool>,
 
@@ -194,7 +195,7 @@ pub struct ModelProxy {
     pub resources: Option<ResourceRequirements>,
 }
 
-/// What is made for Prometheus, where its operator's kinds are installed.
+/// What is made for Prometheus, where its operator's kinds are installed. The numbers are those of the counting proxy.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ModelMonitoring {
@@ -219,4 +220,11 @@ pub struct ModelMonitoring {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::string_map")]
     pub labels: Option<BTreeMap<String, String>>,
+}
+
+impl ModelMonitoring {
+    /// Whether anything is to be made.
+    pub fn is_wanted(&self) -> bool {
+        [self.service_monitor, self.pod_monitor, self.prometheus_rule].contains(&Some(true))
+    }
 }

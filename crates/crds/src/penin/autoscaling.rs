@@ -1,7 +1,7 @@
 //! Autoscaling of the services: `autoScaling`.
 
 use super::{PerService, Service};
-use crate::common::Problem;
+use crate::common::{AutoscalingMetric, Problem};
 use crate::schema::{self, Rule};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -41,7 +41,7 @@ pub struct AutoScaling {
 }
 
 /// What is different for one service; everything absent is as for all.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ServiceAutoScaling {
     /// Whether this service has an autoscaler.
@@ -67,15 +67,22 @@ pub struct ServiceAutoScaling {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1000))]
     pub target_memory: Option<i32>,
+
+    /// Custom metrics that this service follows as well, such as those of SR-Ω∞, from `custom.metrics.k8s.io` or
+    /// `external.metrics.k8s.io`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 16))]
+    pub metrics: Option<Vec<AutoscalingMetric>>,
 }
 
 /// Settings of one service's autoscaler, with everything filled in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct EffectiveAutoScaling {
     pub min_replicas: i32,
     pub max_replicas: i32,
     pub target_cpu: i32,
     pub target_memory: i32,
+    pub metrics: Vec<AutoscalingMetric>,
 }
 
 const MIN_MAX: Rule = Rule {
@@ -152,6 +159,7 @@ impl AutoScaling {
                 .and_then(|o| o.target_memory)
                 .or(self.target_memory)
                 .unwrap_or(80),
+            metrics: own.and_then(|o| o.metrics.clone()).unwrap_or_default(),
         }
     }
 
@@ -164,6 +172,10 @@ impl AutoScaling {
             let effective = self.effective(service);
             if self.own(service).is_some() && effective.min_replicas > effective.max_replicas {
                 problems.push(Problem::new(field, rule.message));
+            }
+            for (index, metric) in effective.metrics.iter().enumerate() {
+                let field = format!("{field}.services.{}.metrics[{index}]", service.key());
+                problems.extend(metric.problems(&field));
             }
         }
         problems

@@ -19,7 +19,7 @@ use jiff::SignedDuration;
 use url::Url;
 
 use super::state::{Database, secret};
-use crate::operator::{LogFormat, stop_signal};
+use crate::process::{LogFormat, stop_signal};
 
 #[derive(Args)]
 pub struct Arguments {

@@ -26,15 +26,16 @@ pub fn build(autoscaling: &Autoscaling, labels: &Value, name: &str) -> Value {
     let mut metrics: Vec<Value> = Vec::new();
     metrics.extend(
         autoscaling
-            .target_cpu()
-            .map(|percent| utilization("cpu", percent)),
-    );
-    metrics.extend(
-        autoscaling
             .target_memory
             .map(|percent| utilization("memory", percent)),
     );
     metrics.extend(autoscaling.metrics.iter().flatten().map(custom));
+    // Last, where old servers put it, whatever was sent: in another place it would look changed for ever.
+    metrics.extend(
+        autoscaling
+            .target_cpu()
+            .map(|percent| utilization("cpu", percent)),
+    );
     json!({
         "metadata": {"name": name, "labels": labels},
         "spec": {

@@ -6,8 +6,12 @@ use gantry_crds::{
     conditions::reasons,
     storage::{AccessMode, ClaimStorage, DeletionPolicy},
 };
-use gantry_kit::{Verdict, project::quantity};
-use k8s_openapi::{api::core::v1::PersistentVolumeClaim, apimachinery::pkg::api::resource::Quantity};
+use gantry_kit::{Context, ObjectKey, Result, Verdict, project::quantity};
+use k8s_openapi::{
+    api::{core::v1::PersistentVolumeClaim, storage::v1::StorageClass},
+    apimachinery::pkg::api::resource::Quantity,
+};
+use kube::{Api, core::ApiResource};
 use serde_json::{Value, json};
 
 /// What is known of a claim before anything is decided.
@@ -16,6 +20,39 @@ pub struct Known {
     pub live: Option<PersistentVolumeClaim>,
     /// Its StorageClass lets it grow.
     pub can_grow: bool,
+}
+
+/// Reads the claim that `storage` asks for: ours from the cache, and its class where that matters.
+pub async fn look(storage: &ClaimStorage, own: ObjectKey, context: &Context) -> Result<Known> {
+    let mut key = own;
+    if let Some(existing) = storage.existing_claim() {
+        existing.clone_into(&mut key.name);
+    }
+    let resource = ApiResource::erase::<PersistentVolumeClaim>(&());
+    let client = context.caller.client();
+    let live: Option<PersistentVolumeClaim> = if let Some(child) = context.children.cached(&resource, &key) {
+        Some(child.parse()?)
+    } else {
+        // Somebody else's, or none: the pods that want it tell us of changes.
+        let api = Api::namespaced(client.clone(), &key.namespace);
+        let read = api.get_opt(&key.name);
+        let action = format!("get PersistentVolumeClaim {key}");
+        context.caller.read(action, read).await?
+    };
+    let growing = live.as_ref().filter(|live| wants_to_grow(storage, live));
+    let can_grow = match growing.and_then(class) {
+        Some(class) => {
+            let api = Api::<StorageClass>::all(client);
+            let action = format!("get StorageClass {class}");
+            let found = context.caller.read(action, api.get_opt(class)).await?;
+            found.and_then(|class| class.allow_volume_expansion)
+        }
+        None => None,
+    };
+    Ok(Known {
+        live,
+        can_grow: can_grow.unwrap_or(false),
+    })
 }
 
 /// A claim that pods mount.
@@ -139,13 +176,13 @@ impl Claim {
 }
 
 /// Whether the answer to "can its class grow?" matters.
-pub fn wants_to_grow(storage: &ClaimStorage, live: &PersistentVolumeClaim) -> bool {
+fn wants_to_grow(storage: &ClaimStorage, live: &PersistentVolumeClaim) -> bool {
     storage.existing_claim().is_none()
         && is_bound(live)
         && requested(live).is_some_and(|has| bytes(&storage.size()) > bytes(&has))
 }
 
-pub fn class(live: &PersistentVolumeClaim) -> Option<&str> {
+fn class(live: &PersistentVolumeClaim) -> Option<&str> {
     live.spec
         .as_ref()
         .and_then(|spec| text(spec.storage_class_name.as_ref()))

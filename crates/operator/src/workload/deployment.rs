@@ -1,6 +1,6 @@
 //! The Deployment and the Service around a pod.
 
-use gantry_kit::pods::{INSTANCE_LABEL, NAME_LABEL};
+use gantry_kit::pods::{COMPONENT_LABEL, INSTANCE_LABEL, NAME_LABEL};
 use serde_json::{Value, json};
 
 use super::names;
@@ -24,7 +24,7 @@ impl Identity<'_> {
         let mut labels = self.selector.clone();
         labels[NAME_LABEL] = json!(self.controller);
         labels[INSTANCE_LABEL] = json!(names::label_value(self.root));
-        labels["app.kubernetes.io/component"] = json!(self.component);
+        labels[COMPONENT_LABEL] = json!(self.component);
         labels["app.kubernetes.io/part-of"] = json!(self.part_of);
         labels["app.kubernetes.io/managed-by"] = json!(gantry_kit::MANAGED_BY);
         labels

@@ -1,5 +1,5 @@
 //! Pure pieces that several kinds build their children from. Nothing here does IO, except that `autoscaler` asks the
-//! server once which version it speaks.
+//! server once which version it speaks, that `reach` makes clients, and that `claim` looks at what is there.
 
 pub mod autoscaler;
 pub mod claim;
@@ -7,6 +7,7 @@ pub mod deployment;
 pub mod merge;
 pub mod names;
 pub mod pod;
+pub mod reach;
 pub mod refs;
 pub mod rollout;
 pub mod route;

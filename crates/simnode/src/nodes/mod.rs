@@ -53,10 +53,10 @@ pub struct Args {
     #[arg(long, default_value = "10.233.0.0/16")]
     pod_cidr: Cidr,
     /// CPUs of each node.
-    #[arg(long, default_value = "32")]
+    #[arg(long, default_value = "256")]
     cpu: String,
     /// Memory of each node.
-    #[arg(long, default_value = "64Gi")]
+    #[arg(long, default_value = "1Ti")]
     memory: String,
     /// How many pods fit on each node.
     #[arg(long, default_value_t = 1000)]

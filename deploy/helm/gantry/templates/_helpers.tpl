@@ -21,6 +21,10 @@
 {{ .Release.Namespace }}-{{ include "gantry.operator.name" . }}
 {{- end }}
 
+{{- define "gantry.metricsAPI.service" -}}
+{{ include "gantry.fullname" . }}-metrics
+{{- end }}
+
 {{- define "gantry.operator.serviceAccount" -}}
 {{- $account := .Values.operator.serviceAccount }}
 {{- if $account.create }}
@@ -102,6 +106,9 @@ capabilities:
 {{- $operator := .Values.operator }}
 {{- if and (gt (int $operator.replicas) 1) (not $operator.leaderElection.enabled) }}
 {{- fail "operator.leaderElection.enabled is false with several replicas: they would all act at once; set operator.replicas to 1" }}
+{{- end }}
+{{- if and $operator.metricsAPI.enabled (not $operator.metricsAPI.external) (not $operator.metricsAPI.custom) }}
+{{- fail "operator.metricsAPI.enabled is true with neither external nor custom: nothing would be served; set one of them" }}
 {{- end }}
 {{- if and (eq .Values.crds.mode "templates") (semverCompare "<1.25-0" .Capabilities.KubeVersion.Version) }}
 {{- fail (printf "crds.mode is templates, and Kubernetes %s refuses validation rules in definitions: use crds.mode=job" .Capabilities.KubeVersion.Version) }}

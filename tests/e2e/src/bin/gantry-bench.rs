@@ -1,5 +1,6 @@
 //! How long the operator needs for many objects, beside a bare client that writes the same ones in the same run.
 //!
+//! `gantry-bench [COUNT=1000]` takes MCPServers, `gantry-bench penin [COUNT=200]` clusters of five Deployments each.
 //! `GANTRY_TEST_SIM` names a cluster without nodes, `GANTRY_BIN` the operator. Prints a table; keeps nothing.
 
 use std::{
@@ -9,11 +10,16 @@ use std::{
 
 use anyhow::{Context as _, ensure};
 use futures::{StreamExt, TryStreamExt, stream};
-use gantry_e2e::{Cluster, eventually_for, fixtures::mcpserver_resource, snapshot::child_kinds};
+use gantry_e2e::{
+    Cluster, eventually_for,
+    fixtures::{mcpserver_resource, peninomegacluster_resource},
+    snapshot::child_kinds,
+};
+use k8s_openapi::api::core::v1::Secret;
 use kube::{
     Api,
     api::{ListParams, Patch, PatchParams, PostParams},
-    core::{DynamicObject, ObjectMeta},
+    core::{ApiResource, DynamicObject, ObjectMeta},
 };
 use serde_json::{Value, json};
 
@@ -22,17 +28,23 @@ const AT_ONCE: usize = 8;
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
-    let count: usize = std::env::args().nth(1).map_or(Ok(1000), |text| text.parse())?;
+    let mut arguments = std::env::args().skip(1).peekable();
+    let subject = match arguments.next_if(|word| word == "penin") {
+        Some(_) => Subject::clusters(),
+        None => Subject::servers(),
+    };
+    let count: usize = arguments.next().map_or(Ok(subject.usual), |text| text.parse())?;
     let cluster = Cluster::simulated().await?;
     let binary = std::env::var("GANTRY_BIN").context("GANTRY_BIN must name the gantry binary")?;
-    println!("{count} MCPServers, {AT_ONCE} requests at once");
+    let kind = &subject.resource.kind;
+    println!("{count} {kind}s, {AT_ONCE} requests at once");
 
     let mut operator = Operator::start(&binary, &cluster.namespace)?;
     tokio::time::sleep(Duration::from_secs(3)).await;
     let empty = operator.resident_mib()?;
-    let created = timed("a client creates the MCPServers", create(&cluster, count)).await?;
+    let created = timed("a client creates them", create(&cluster, &subject, count)).await?;
     let start = Instant::now();
-    wait_for_children(&cluster, count).await?;
+    wait_for_children(&cluster, &subject, count).await?;
     let total = created + start.elapsed();
     println!(
         "{:48} {:7.2} s",
@@ -65,6 +77,20 @@ async fn main() -> anyhow::Result<()> {
         operator.cpu_seconds()? - cpu
     );
     let wished = children(&cluster).await?;
+    let made = |kind: &str| wished.iter().filter(|(of, ..)| of.kind == kind).count();
+    println!(
+        "{:48} {:7}",
+        format!(
+            "children ({} Deployments, {} Services)",
+            made("Deployment"),
+            made("Service")
+        ),
+        wished.len()
+    );
+    ensure!(
+        made("Deployment") == count * subject.deployments,
+        "not every Deployment is there"
+    );
     operator.stop();
 
     let restarted = Instant::now();
@@ -94,8 +120,8 @@ async fn main() -> anyhow::Result<()> {
 
     let peer = cluster.in_new_namespace().await?;
     let bare = Instant::now();
-    create(&peer, count).await?;
-    write_all(&peer, wished, count).await?;
+    create(&peer, &subject, count).await?;
+    write_all(&peer, &subject, wished, count).await?;
     let bare = bare.elapsed();
     println!(
         "{:48} {:7.2} s",
@@ -118,26 +144,53 @@ async fn timed<T>(what: &str, work: impl Future<Output = anyhow::Result<T>>) -> 
     Ok(start.elapsed())
 }
 
-fn server(index: usize) -> DynamicObject {
-    let spec =
-        json!({"runtime": "python-string", "params": "def echo(text: str) -> str:\n    return text\n"});
-    DynamicObject {
-        metadata: ObjectMeta {
-            name: Some(format!("s{index}")),
-            ..ObjectMeta::default()
-        },
-        ..DynamicObject::new("", &mcpserver_resource())
-    }
-    .data(json!({"spec": spec}))
+/// What there are many of.
+struct Subject {
+    resource: ApiResource,
+    spec: Value,
+    usual: usize,
+    /// That each of them makes.
+    deployments: usize,
 }
 
-async fn create(cluster: &Cluster, count: usize) -> anyhow::Result<()> {
-    let api = cluster.api(&mcpserver_resource());
+impl Subject {
+    fn servers() -> Self {
+        Self {
+            resource: mcpserver_resource(),
+            spec: json!({"runtime": "python-string", "params": "def echo(text: str) -> str:\n    return text\n"}),
+            usual: 1000,
+            deployments: 1,
+        }
+    }
+
+    fn clusters() -> Self {
+        Self {
+            resource: peninomegacluster_resource(),
+            spec: json!({}),
+            usual: 200,
+            deployments: 5,
+        }
+    }
+
+    fn object(&self, index: usize) -> DynamicObject {
+        DynamicObject {
+            metadata: ObjectMeta {
+                name: Some(format!("s{index}")),
+                ..ObjectMeta::default()
+            },
+            ..DynamicObject::new("", &self.resource)
+        }
+        .data(json!({"spec": self.spec}))
+    }
+}
+
+async fn create(cluster: &Cluster, subject: &Subject, count: usize) -> anyhow::Result<()> {
+    let api = cluster.api(&subject.resource);
     stream::iter(0..count)
         .map(|index| {
             let api = api.clone();
             async move {
-                api.create(&PostParams::default(), &server(index))
+                api.create(&PostParams::default(), &subject.object(index))
                     .await
                     .map(|_| ())
             }
@@ -148,13 +201,15 @@ async fn create(cluster: &Cluster, count: usize) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn wait_for_children(cluster: &Cluster, count: usize) -> anyhow::Result<()> {
+/// A generation is observed once all that it wants is there.
+async fn wait_for_children(cluster: &Cluster, subject: &Subject, count: usize) -> anyhow::Result<()> {
     // An API server on two cores takes some ten objects a second, with all that its own controllers make of them.
     eventually_for(Duration::from_secs(300 + count as u64 / 3), async || {
-        let objects = cluster.list(&mcpserver_resource()).await?;
+        let objects = cluster.list(&subject.resource).await?;
         let told = objects
             .iter()
-            .filter(|object| object.data["status"]["observedGeneration"].is_i64())
+            .map(|object| &object.data["status"])
+            .filter(|status| status["observedGeneration"].is_i64() && status["phase"].is_string())
             .count();
         ensure!(told == count, "{told} of {count} have a status");
         Ok(())
@@ -163,27 +218,29 @@ async fn wait_for_children(cluster: &Cluster, count: usize) -> anyhow::Result<()
 }
 
 /// What the operator made, as it would be sent by somebody who knew it all beforehand.
-async fn children(cluster: &Cluster) -> anyhow::Result<Vec<(usize, String, Value)>> {
+async fn children(cluster: &Cluster) -> anyhow::Result<Vec<(ApiResource, String, Value)>> {
     let mut found = Vec::new();
-    for (index, kind) in child_kinds().iter().enumerate() {
-        for object in cluster.list(kind).await.unwrap_or_default() {
-            if object.metadata.owner_references.is_none() {
-                continue; // the server's own, such as its root certificate
+    for kind in child_kinds()
+        .into_iter()
+        .chain([ApiResource::erase::<Secret>(&())])
+    {
+        for object in cluster.list(&kind).await.unwrap_or_default() {
+            let labels = object.metadata.labels.clone().unwrap_or_default();
+            if labels.get("app.kubernetes.io/managed-by").map(String::as_str) != Some("gantry") {
+                continue;
             }
             let name = object.metadata.name.clone().unwrap_or_default();
-            let mut body = json!({
-                "apiVersion": kind.api_version, "kind": kind.kind,
-                "metadata": {"name": name, "labels": object.metadata.labels},
-            });
-            for content in ["spec", "data"] {
-                if object.data[content].is_object() {
-                    body[content] = object.data[content].clone();
-                }
+            let mut body = object.data.clone();
+            if let Some(body) = body.as_object_mut() {
+                body.remove("status");
             }
             if let Some(spec) = body["spec"].as_object_mut() {
-                spec.retain(|field, _| !matches!(field.as_str(), "clusterIP" | "clusterIPs"));
+                spec.retain(|field, _| !matches!(field.as_str(), "clusterIP" | "clusterIPs" | "volumeName"));
             }
-            found.push((index, name, body));
+            body["apiVersion"] = json!(kind.api_version);
+            body["kind"] = json!(kind.kind);
+            body["metadata"] = json!({"name": name, "labels": labels});
+            found.push((kind.clone(), name, body));
         }
     }
     Ok(found)
@@ -191,28 +248,28 @@ async fn children(cluster: &Cluster) -> anyhow::Result<Vec<(usize, String, Value
 
 async fn write_all(
     cluster: &Cluster,
-    objects: Vec<(usize, String, Value)>,
+    subject: &Subject,
+    objects: Vec<(ApiResource, String, Value)>,
     count: usize,
 ) -> anyhow::Result<()> {
     let params = PatchParams::apply("bare-client").force();
-    let apis: Vec<Api<DynamicObject>> = child_kinds().iter().map(|kind| cluster.api(kind)).collect();
     stream::iter(objects)
         .map(|(kind, name, body)| {
-            let (api, params) = (apis[kind].clone(), params.clone());
+            let (api, params): (Api<DynamicObject>, _) = (cluster.api(&kind), params.clone());
             async move { api.patch(&name, &params, &Patch::Apply(&body)).await.map(|_| ()) }
         })
         .buffer_unordered(AT_ONCE)
         .try_collect::<Vec<()>>()
         .await?;
-    let roots = cluster.api(&mcpserver_resource());
+    let roots = cluster.api(&subject.resource);
     stream::iter(0..count)
         .map(|index| {
             let (roots, params) = (roots.clone(), params.clone());
             async move {
                 let status = json!({
-                    "apiVersion": "kaos.tools/v1alpha1", "kind": "MCPServer",
+                    "apiVersion": subject.resource.api_version, "kind": subject.resource.kind,
                     "metadata": {"name": format!("s{index}")},
-                    "status": {"phase": "Pending", "ready": false, "observedGeneration": 1},
+                    "status": {"phase": "Pending", "observedGeneration": 1},
                 });
                 roots
                     .patch_status(&format!("s{index}"), &params, &Patch::Apply(&status))
@@ -223,8 +280,12 @@ async fn write_all(
         .buffer_unordered(AT_ONCE)
         .try_collect::<Vec<()>>()
         .await?;
-    let made = apis[0].list(&ListParams::default()).await?.items.len();
-    ensure!(made == count, "the bare client made {made} Deployments");
+    let deployments = cluster.api(&child_kinds()[0]);
+    let made = deployments.list(&ListParams::default()).await?.items.len();
+    ensure!(
+        made == count * subject.deployments,
+        "the bare client made {made} Deployments"
+    );
     Ok(())
 }
 

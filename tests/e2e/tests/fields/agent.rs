@@ -20,9 +20,11 @@ pub fn table() -> Table {
         child_name: |_, root| format!("agent-{root}"),
         // Dynamic resource allocation is newer than this server, which refuses the field.
         exempt: &["resources.claims", "container.resources.claims"],
+        exempt_below: &[],
         // As for MCPServer.
         stays: &["autoscaling.behavior"],
         makes: &[],
+        shared: |_| None,
     }
 }
 

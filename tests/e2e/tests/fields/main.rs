@@ -3,18 +3,36 @@
 
 mod agent;
 mod mcpserver;
+mod model;
 mod modelapi;
+mod penin;
 
-use std::collections::BTreeSet;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use anyhow::{Context as _, ensure};
-use gantry_e2e::{Cluster, Running, eventually, gateway, snapshot::child_kinds};
+use gantry_e2e::{Cluster, Running, eventually_for, optional, snapshot::child_kinds};
 use gantry_kit::{Options, testing::Faults};
-use kube::core::ApiResource;
+use kube::{
+    Api,
+    api::{Patch, PatchParams},
+    core::ApiResource,
+};
 use serde_json::{Map, Value, json};
 
+/// A hundred objects change at once, and a volume goes only after the pod that uses it.
+const PATIENCE: Duration = Duration::from_secs(180);
+
 fn tables() -> Vec<Table> {
-    vec![agent::table(), mcpserver::table(), modelapi::table()]
+    vec![
+        agent::table(),
+        mcpserver::table(),
+        model::table(),
+        modelapi::table(),
+        penin::table(),
+    ]
 }
 
 /// All fields of one kind.
@@ -28,10 +46,38 @@ pub struct Table {
     pub child_name: fn(child: &str, root: &str) -> String,
     /// Fields that the test cluster's old server cannot show; each with its reason beside it.
     pub exempt: &'static [&'static str],
+    /// The beginnings of paths that are exempt as a whole.
+    pub exempt_below: &'static [&'static str],
     /// Fields whose removal that server cannot show.
     pub stays: &'static [&'static str],
     /// Fields that are seen on a child that is not there at the start.
     pub makes: &'static [&'static str],
+    /// What rows share an object by: fields of several parts of a root that have nothing to do with each other.
+    pub shared: fn(field: &str) -> Option<String>,
+}
+
+impl Table {
+    /// Name of the root that shows a row.
+    fn root(&self, index: usize) -> String {
+        (self.shared)(self.rows[index].field).unwrap_or_else(|| format!("row-{index}"))
+    }
+
+    /// Every root with its spec before and after.
+    fn roots(&self) -> BTreeMap<String, (Value, Value)> {
+        let mut roots: BTreeMap<String, (Value, Value)> = BTreeMap::new();
+        for (index, row) in self.rows.iter().enumerate() {
+            let (start, set) = roots
+                .entry(self.root(index))
+                .or_insert((row.start.clone(), row.start.clone()));
+            assert_eq!(
+                *start, row.start,
+                "{} shares an object with another start",
+                row.field
+            );
+            merge(set, &row.set);
+        }
+        roots
+    }
 }
 
 /// One field: where it starts, what it is set to, and where that must be seen.
@@ -39,6 +85,7 @@ pub struct Row {
     pub field: &'static str,
     pub start: Value,
     pub set: Value,
+    /// Kind, and behind a `/` which one, where a root has several.
     pub child: &'static str,
     /// Segments by `/`; `[key=value]` picks a list item.
     pub pointer: &'static str,
@@ -76,6 +123,7 @@ fn every_field_has_a_row() {
         let missing: Vec<&String> = fields
             .iter()
             .filter(|field| !covered.contains(*field) && !table.exempt.contains(&field.as_str()))
+            .filter(|field| !table.exempt_below.iter().any(|start| field.starts_with(start)))
             .collect();
         assert!(
             missing.is_empty(),
@@ -109,15 +157,43 @@ fn leaves(schema: &Value, path: &str, found: &mut BTreeSet<String>) {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn every_change_reaches_a_child_and_every_removal_goes_back() -> anyhow::Result<()> {
-    let cluster = Cluster::simulated().await?;
-    gateway::install(&cluster).await?;
-    let settings = gateway::settings();
-    let _operator = Running::start_with(&cluster, &Faults::default(), Options::default(), settings).await?;
-    for table in tables() {
-        run(&cluster, &table).await.context(table.kind)?;
+/// One test for each kind: a table takes minutes.
+mod every_change_reaches_a_child_and_every_removal_goes_back {
+    use super::{agent, check, mcpserver, model, modelapi, penin};
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn of_agent() -> anyhow::Result<()> {
+        check(agent::table()).await
     }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn of_mcpserver() -> anyhow::Result<()> {
+        check(mcpserver::table()).await
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn of_model() -> anyhow::Result<()> {
+        check(model::table()).await
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn of_modelapi() -> anyhow::Result<()> {
+        check(modelapi::table()).await
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn of_peninomegacluster() -> anyhow::Result<()> {
+        check(penin::table()).await
+    }
+}
+
+async fn check(table: Table) -> anyhow::Result<()> {
+    let cluster = Cluster::simulated().await?;
+    optional::install(&cluster).await?;
+    install_growing_class(&cluster).await?;
+    let settings = optional::settings();
+    let _operator = Running::start_with(&cluster, &Faults::default(), Options::default(), settings).await?;
+    run(&cluster, &table).await.context(table.kind)?;
     cluster.done().await
 }
 
@@ -126,32 +202,27 @@ async fn run(cluster: &Cluster, table: &Table) -> anyhow::Result<()> {
         cluster.create(object).await?;
     }
     let rows = &table.rows;
-    let object = |index: usize, spec: Value| {
+    let roots = table.roots();
+    let object = |name: &str, spec: &Value| {
         json!({
-            "apiVersion": table.resource.api_version, "kind": table.kind,
-            "metadata": {"name": format!("row-{index}")}, "spec": spec,
+            "apiVersion": table.resource.api_version, "kind": table.kind, "metadata": {"name": name}, "spec": spec,
         })
     };
     let mut before = Vec::new();
-    for (index, row) in rows.iter().enumerate() {
-        cluster
-            .apply(&table.resource, &object(index, row.start.clone()))
-            .await?;
+    for (name, (start, _)) in &roots {
+        cluster.apply(&table.resource, &object(name, start)).await?;
     }
     for (index, row) in rows.iter().enumerate() {
         // The Deployment comes last, but the autoscaler and the route after it: wait for all that there will be.
-        let seen = eventually(async || {
+        let seen = eventually_for(PATIENCE, async || {
             let seen = look(cluster, table, index).await?;
-            let wanted = !row.expected.is_null();
-            let needs_object = matches!(
-                row.child,
-                "HorizontalPodAutoscaler" | "HTTPRoute" | "NetworkPolicy"
-            ) && !wanted;
+            // What is to go must have been there.
+            let needs_value = row.expected.is_null();
             if table.makes.contains(&row.field) {
                 return Ok(Value::Null);
             }
             ensure!(seen.exists, "{} of {} is not there yet", row.child, row.field);
-            ensure!(!needs_object || !seen.value.is_null(), "not complete yet");
+            ensure!(!needs_value || !seen.value.is_null(), "not complete yet");
             Ok(seen.value)
         })
         .await
@@ -163,20 +234,16 @@ async fn run(cluster: &Cluster, table: &Table) -> anyhow::Result<()> {
         );
         before.push(seen);
     }
-    for (index, row) in rows.iter().enumerate() {
-        let mut spec = row.start.clone();
-        merge(&mut spec, &row.set);
-        cluster.apply(&table.resource, &object(index, spec)).await?;
+    for (name, (_, set)) in &roots {
+        cluster.apply(&table.resource, &object(name, set)).await?;
     }
     for (index, row) in rows.iter().enumerate() {
         expect(cluster, table, index, &row.expected)
             .await
             .with_context(|| format!("change of {}", row.field))?;
     }
-    for (index, row) in rows.iter().enumerate() {
-        cluster
-            .apply(&table.resource, &object(index, row.start.clone()))
-            .await?;
+    for (name, (start, _)) in &roots {
+        cluster.apply(&table.resource, &object(name, start)).await?;
     }
     for (index, row) in rows.iter().enumerate() {
         if table.stays.contains(&row.field) {
@@ -186,8 +253,8 @@ async fn run(cluster: &Cluster, table: &Table) -> anyhow::Result<()> {
             .await
             .with_context(|| format!("removal of {}", row.field))?;
     }
-    for index in 0..rows.len() {
-        cluster.delete(&table.resource, &format!("row-{index}")).await?;
+    for name in roots.keys() {
+        cluster.delete(&table.resource, name).await?;
     }
     Ok(())
 }
@@ -198,7 +265,7 @@ struct Seen {
 }
 
 async fn expect(cluster: &Cluster, table: &Table, index: usize, expected: &Value) -> anyhow::Result<()> {
-    eventually(async || {
+    eventually_for(PATIENCE, async || {
         let seen = look(cluster, table, index).await?.value;
         ensure!(
             matches(&seen, expected),
@@ -221,9 +288,9 @@ async fn look(cluster: &Cluster, table: &Table, index: usize) -> anyhow::Result<
     let row = &table.rows[index];
     let kind = child_kinds()
         .into_iter()
-        .find(|kind| kind.kind == row.child)
+        .find(|kind| row.child.split('/').next() == Some(&kind.kind))
         .context("unknown child")?;
-    let name = (table.child_name)(row.child, &format!("row-{index}"));
+    let name = (table.child_name)(row.child, &table.root(index));
     let found = cluster.api(&kind).get_opt(&name).await?;
     let exists = found.is_some();
     let value = found
@@ -258,7 +325,8 @@ fn step<'a>(value: &'a Value, segment: &str) -> Option<&'a Value> {
     }
     match segment.parse::<usize>() {
         Ok(index) => value.get(index),
-        Err(_) => value.get(segment),
+        // As in JSON pointers: a slash inside a name.
+        Err(_) => value.get(segment.replace("~1", "/")),
     }
 }
 
@@ -274,4 +342,21 @@ pub fn merge(base: &mut Value, patch: &Value) {
         }
         (base, patch) => *base = patch.clone(),
     }
+}
+
+/// A StorageClass whose volumes may grow; that they do is not needed here.
+async fn install_growing_class(cluster: &Cluster) -> anyhow::Result<()> {
+    use k8s_openapi::api::storage::v1::StorageClass;
+    let class = json!({
+        "apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": "growing"},
+        "provisioner": "kubernetes.io/host-path", "allowVolumeExpansion": true,
+    });
+    let api: Api<StorageClass> = Api::all(cluster.client.clone());
+    api.patch(
+        "growing",
+        &PatchParams::apply("e2e").force(),
+        &Patch::Apply(&class),
+    )
+    .await?;
+    Ok(())
 }

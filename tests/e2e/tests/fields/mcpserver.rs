@@ -23,10 +23,12 @@ pub fn table() -> Table {
         },
         // Dynamic resource allocation is newer than this server, which refuses the field.
         exempt: &["resources.claims", "container.resources.claims"],
+        exempt_below: &[],
         // The test cluster's old server stores autoscalers in a version that knows no behaviour and keeps it in an
         // annotation, from which it comes back; newer servers remove it.
         stays: &["autoscaling.behavior"],
         makes: &[],
+        shared: |_| None,
     }
 }
 

@@ -21,6 +21,7 @@ pub fn table() -> Table {
         },
         // Dynamic resource allocation is newer than this server, which refuses the field.
         exempt: &["resources.claims", "container.resources.claims"],
+        exempt_below: &[],
         // As with MCPServer: the old server gives the behaviour back.
         stays: &["autoscaling.behavior"],
         // Of a claim that is there, its class, mode and (with the cluster's class) size cannot change.
@@ -32,6 +33,7 @@ pub fn table() -> Table {
             "serverConfig.storage.storageClassName",
             "serverConfig.storage.accessMode",
         ],
+        shared: |_| None,
     }
 }
 

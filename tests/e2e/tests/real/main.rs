@@ -2,6 +2,11 @@
 
 mod agents;
 mod mcpservers;
+mod models;
+mod models_counted;
+mod models_inherited;
+mod models_reached;
+mod penin;
 
 use anyhow::{Context as _, ensure};
 use gantry_e2e::{Cluster, Running, operator, snapshot::child_kinds};
@@ -32,6 +37,7 @@ async fn start(cluster: &Cluster) -> anyhow::Result<Running> {
         agent_image: "gantry/test-agent:dev".into(),
         litellm_image: "gantry/test-litellm:dev".into(),
         ollama_image: "gantry/test-ollama:dev".into(),
+        gantry_image: "gantry:dev".into(),
         ..operator::settings()
     };
     Running::start_with(cluster, &Faults::default(), Options::default(), settings).await

@@ -3,14 +3,12 @@
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex, PoisonError},
-    time::Duration,
 };
 
 use futures::{StreamExt, stream::BoxStream};
 use gantry_kit::probe::Answer;
 use http::{HeaderName, HeaderValue, Request, Response, StatusCode, header};
 use http_body_util::{BodyExt, Limited};
-use hyper_util::client::legacy::connect::HttpConnector;
 use kube::{Client, client::Body};
 use rmcp::{
     ServiceExt,
@@ -26,7 +24,10 @@ use rmcp::{
 use sse_stream::{Sse, SseStream};
 
 use super::validate::PORT;
-use crate::settings::Reach;
+use crate::{
+    settings::Reach,
+    workload::reach::{self, innermost},
+};
 
 /// More than any list of tools needs; a server cannot fill our memory.
 const MOST_BYTES: usize = 4 << 20;
@@ -55,16 +56,7 @@ pub enum Fault {
 impl Asker {
     /// `client` is that of the API server; directly reached servers get a plain one.
     pub fn new(client: Client, reach: Reach) -> Self {
-        let client = match reach {
-            Reach::Proxy => client,
-            Reach::Direct => {
-                let executor = hyper_util::rt::TokioExecutor::new();
-                let mut connector = HttpConnector::new();
-                connector.set_connect_timeout(Some(Duration::from_secs(3)));
-                let plain = hyper_util::client::legacy::Client::builder(executor).build::<_, Body>(connector);
-                Client::new(plain, "default")
-            }
-        };
+        let client = reach::client(client, reach);
         Self {
             client,
             reach,
@@ -79,12 +71,7 @@ impl Asker {
         service: &str,
         address: &str,
     ) -> impl Future<Output = Answer<Vec<String>>> + Send + 'static {
-        let base = match self.reach {
-            Reach::Proxy => {
-                format!("/api/v1/namespaces/{namespace}/services/{service}:{PORT}/proxy")
-            }
-            Reach::Direct => format!("http://{address}:{PORT}"),
-        };
+        let base = reach::base(self.reach, namespace, service, address, PORT);
         let asker = Self {
             fault: Arc::default(),
             ..self.clone()
@@ -118,20 +105,6 @@ impl Asker {
     fn explain(&self, error: impl ToString) -> String {
         let fault = self.fault.lock().unwrap_or_else(PoisonError::into_inner).take();
         fault.unwrap_or_else(|| error.to_string())
-    }
-}
-
-/// The cause at the bottom: "Connection refused" says more than "client error (Connect)".
-fn innermost(error: &dyn std::error::Error) -> String {
-    let mut deepest = error;
-    while let Some(source) = deepest.source() {
-        deepest = source;
-    }
-    let text = deepest.to_string();
-    if text == "deadline has elapsed" {
-        "no connection within 3 s".to_owned()
-    } else {
-        text
     }
 }
 

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use gantry_crds::{kaos::ModelAPI, storage::ClaimStorage};
+use gantry_crds::kaos::ModelAPI;
 use gantry_kit::{Applied, Context, Controller, ObjectKey, Result, error::Error, pods::PodSummary};
-use k8s_openapi::api::{apps::v1::Deployment, core::v1::PersistentVolumeClaim, storage::v1::StorageClass};
-use kube::{Api, Resource, core::ApiResource};
+use k8s_openapi::api::{apps::v1::Deployment, core::v1::PersistentVolumeClaim};
+use kube::Resource;
 
 use super::{
     ModelApis, hosted, proxy,
@@ -36,7 +36,10 @@ pub async fn observe(api: &ModelAPI, settings: &Settings, context: &Context) -> 
         .collect();
     let known = context.references.resolve(ModelApis::NAME, &key, wanted).await?;
     let claim = match hosted::storage(&api.spec) {
-        Some(storage) => observe_claim(storage, &key, context).await?,
+        Some(storage) => {
+            let own = ObjectKey::new(key.namespace, hosted::claim_name(&key.name));
+            claim::look(storage, own, context).await?
+        }
         None => claim::Known::default(),
     };
     Ok(Observed {
@@ -44,43 +47,6 @@ pub async fn observe(api: &ModelAPI, settings: &Settings, context: &Context) -> 
         claim,
         has_gateway_api: context.apis.has(route::CRD),
     })
-}
-
-async fn observe_claim(storage: &ClaimStorage, root: &ObjectKey, context: &Context) -> Result<claim::Known> {
-    let name = storage
-        .existing_claim()
-        .map_or_else(|| hosted::claim_name(&root.name), ToOwned::to_owned);
-    let key = ObjectKey::new(root.namespace.clone(), name);
-    let resource = ApiResource::erase::<PersistentVolumeClaim>(&());
-    let client = context.caller.client();
-    let live: Option<PersistentVolumeClaim> = if let Some(child) = context.children.cached(&resource, &key) {
-        Some(child.parse()?)
-    } else {
-        // Somebody else's, or none: the pods that want it tell us of changes.
-        let api = Api::namespaced(client.clone(), &key.namespace);
-        let read = api.get_opt(&key.name);
-        let action = format!("get PersistentVolumeClaim {key}");
-        context.caller.read(action, read).await?
-    };
-    let class = live
-        .as_ref()
-        .filter(|live| claim::wants_to_grow(storage, live))
-        .and_then(claim::class);
-    let can_grow = match class {
-        Some(class) => {
-            let api = Api::<StorageClass>::all(client);
-            let read = api.get_opt(class);
-            let found = context
-                .caller
-                .read(format!("get StorageClass {class}"), read)
-                .await?;
-            found
-                .and_then(|class| class.allow_volume_expansion)
-                .unwrap_or(false)
-        }
-        None => false,
-    };
-    Ok(claim::Known { live, can_grow })
 }
 
 /// What the cluster shows once the wish is applied.

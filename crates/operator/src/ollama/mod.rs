@@ -1,0 +1,3 @@
+//! The controller of `ollama.ayaka.io/v1`.
+
+pub mod model;

@@ -1,0 +1,228 @@
+//! Every read: the other Models, the store and what it knows of the weights before, the workload after the apply.
+
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
+
+use gantry_crds::{
+    common::PullPolicy,
+    ollama::{Model, PORT},
+    storage::AccessMode,
+};
+use gantry_kit::{
+    Applied, Context, Controller, ObjectKey, Result,
+    dependents::{SHARED, Target},
+    pods::PodSummary,
+};
+use k8s_openapi::api::{
+    apps::v1::{Deployment, StatefulSet},
+    core::v1::{ConfigMap, PersistentVolumeClaim, Service},
+};
+use kube::{
+    Api, Resource, ResourceExt,
+    core::{ApiResource, DynamicObject},
+};
+use serde_json::Value;
+
+use super::{
+    Models,
+    api::{Info, Ollama},
+    monitoring,
+    name::ModelName,
+    pull::{Order, State},
+    store::{COMPONENT, Live, StoreId},
+    validate::{self, Valid},
+};
+use crate::workload::{reach, refs, route};
+
+/// What is known before anything is decided.
+pub struct Observed {
+    /// All Models of the same store, oldest first, this one among them.
+    pub users: Vec<Arc<Model>>,
+    pub store: Live,
+    /// A size that the volume was refused before.
+    pub refused_size: Option<String>,
+    /// What the store says about the weights; nothing while it is not known yet.
+    pub pull: Option<State>,
+    /// What Ollama told about the model of the spec, now or earlier.
+    pub info: Option<Info>,
+    pub deployment: Option<Value>,
+    pub known: refs::Known,
+    pub has_gateway_api: bool,
+    /// Which kinds of the Prometheus operator are installed.
+    pub monitoring: [bool; 3],
+}
+
+impl Observed {
+    pub fn users(&self) -> Vec<&Model> {
+        self.users.iter().map(AsRef::as_ref).collect()
+    }
+}
+
+pub async fn observe(controller: &Models, model: &Model, context: &Context) -> Result<Observed> {
+    let key = ObjectKey::of(model.meta());
+    let id = StoreId::of(model);
+    let at = |name: &str| ObjectKey::new(key.namespace.clone(), name);
+    let shared = |name: &str| Target {
+        kind: SHARED,
+        key: at(name),
+    };
+    let before = context_targets(&id, shared);
+    context.links.set(Models::NAME, &key, &before);
+    let users = users(controller, model, &id);
+    let store = Live {
+        claim: if id.is_given {
+            None
+        } else {
+            live::<PersistentVolumeClaim>(context, &at(&id.claim)).await?
+        },
+        workload: live::<StatefulSet>(context, &at(&id.name)).await?,
+        service: cached::<Service>(context, &at(&id.name))?,
+    };
+    let refused_size = controller.refused.get(&at(&id.claim));
+    let workload = validate::workload_name(model);
+    let pull = look(controller, model, &id, &store, context);
+    let info = known_info(
+        model,
+        pull.as_ref(),
+        cached::<ConfigMap>(context, &at(&workload))?,
+    );
+    let mut observed = Observed {
+        users,
+        store,
+        refused_size,
+        pull,
+        info,
+        deployment: live::<Deployment>(context, &at(&workload)).await?,
+        known: refs::Known::new(),
+        has_gateway_api: context.apis.has(route::CRD),
+        monitoring: monitoring::known(|crd| context.apis.has(crd)),
+    };
+    if let Ok(draft) = validate::draft(model, &controller.settings, &observed) {
+        // Those whose word about the store counts more than ours.
+        let mut targets = before;
+        targets.extend(draft.store.elders.iter().map(|elder| Target {
+            kind: Models::NAME,
+            key: elder.clone(),
+        }));
+        context.links.set(Models::NAME, &key, &targets);
+        let uses = refs::uses(&key.namespace, &draft.template["spec"]);
+        let wanted = uses.into_iter().map(|used| used.reference).collect();
+        observed.known = context.references.resolve(Models::NAME, &key, wanted).await?;
+    }
+    Ok(observed)
+}
+
+fn context_targets(id: &StoreId, shared: impl Fn(&str) -> Target) -> BTreeSet<Target> {
+    BTreeSet::from([shared(&id.name), shared(&id.claim)])
+}
+
+/// All Models that use this store and stay, oldest first.
+pub fn users(controller: &Models, model: &Model, id: &StoreId) -> Vec<Arc<Model>> {
+    let namespace = model.namespace().unwrap_or_default();
+    let mut users: Vec<Arc<Model>> = controller
+        .all
+        .in_namespace(&namespace)
+        .iter()
+        .filter_map(|known| known.0.as_ref().ok())
+        .filter(|other| other.meta().name != model.meta().name && other.meta().deletion_timestamp.is_none())
+        .filter(|other| StoreId::of(other) == *id)
+        .map(|other| Arc::new(other.clone()))
+        .collect();
+    if model.meta().deletion_timestamp.is_none() {
+        users.push(Arc::new(model.clone()));
+    }
+    users.sort_by_key(|user| {
+        let created = user.meta().creation_timestamp.as_ref().map(|time| time.0);
+        (created, user.name_any())
+    });
+    users
+}
+
+/// From the cache, or from the server when it is not among ours: an original operator may have made it.
+async fn live<K: Resource<DynamicType = ()>>(context: &Context, key: &ObjectKey) -> Result<Option<Value>> {
+    if let Some(known) = cached::<K>(context, key)? {
+        return Ok(Some(known));
+    }
+    let resource = ApiResource::erase::<K>(&());
+    let client = context.caller.client();
+    let api = Api::<DynamicObject>::namespaced_with(client, &key.namespace, &resource);
+    let action = format!("get {} {}", resource.kind, key.name);
+    let found = context.caller.read(action, api.get_opt(&key.name)).await?;
+    Ok(found.map(|object| serde_json::json!(object)))
+}
+
+pub fn cached<K: Resource<DynamicType = ()>>(context: &Context, key: &ObjectKey) -> Result<Option<Value>> {
+    let resource = ApiResource::erase::<K>(&());
+    let child = context.children.cached(&resource, key);
+    child.map(|child| child.json()).transpose()
+}
+
+/// The server of a store, as it is reached from here.
+pub fn ollama(controller: &Models, namespace: &str, id: &StoreId, service: &Value) -> Option<Ollama> {
+    let address = service["spec"]["clusterIP"].as_str()?;
+    Some(Ollama {
+        client: controller.client.clone(),
+        base: reach::base(controller.settings.reach, namespace, &id.name, address, PORT),
+    })
+}
+
+fn look(controller: &Models, model: &Model, id: &StoreId, store: &Live, context: &Context) -> Option<State> {
+    let key = ObjectKey::of(model.meta());
+    let name = ModelName::parse(model.spec.image.as_deref()?)?.short();
+    let at = ObjectKey::new(key.namespace.clone(), id.name.clone());
+    if !store.is_ready() {
+        // Whatever was known is asked again as soon as it is back.
+        controller.pulls.expire(&at, &name);
+        return None;
+    }
+    let ollama = ollama(controller, &key.namespace, id, store.service.as_ref()?)?;
+    let claim = model.spec.claim().ok().flatten();
+    let read_only =
+        claim.is_some_and(|claim| claim.read_only) || model.spec.access_mode() == AccessMode::ReadOnlyMany;
+    let pull = model.spec.pull.clone().unwrap_or_default();
+    let stall = u64::try_from(pull.stall_timeout_seconds()).unwrap_or(300);
+    let order = Order {
+        store: at,
+        model: name,
+        insecure: pull.insecure.unwrap_or(false),
+        may_pull: !read_only && model.spec.image_pull_policy() != PullPolicy::Never,
+        stall: Duration::from_secs(stall),
+        uid: store.workload.as_ref()?["metadata"]["uid"].as_str()?.to_owned(),
+    };
+    controller.pulls.look(&key, &order, &context.queue, &ollama)
+}
+
+/// What the store says now, or what it said earlier about the same model.
+fn known_info(model: &Model, pull: Option<&State>, recorded: Option<Value>) -> Option<Info> {
+    if let Some(State::Present(info)) = pull {
+        return Some(info.as_ref().clone());
+    }
+    let recorded = recorded?;
+    let info: Info = serde_json::from_str(recorded["data"][validate::METADATA].as_str()?).ok()?;
+    let name = ModelName::parse(model.spec.image.as_deref()?)?;
+    (name.is(&info.name) && info.size.is_some()).then_some(info)
+}
+
+/// What the cluster shows once the wish is applied.
+pub struct Seen {
+    /// Not made yet while the store is not ready, or still gets the weights.
+    pub deployment: Option<Deployment>,
+    pub pods: Vec<Arc<PodSummary>>,
+    pub store: Live,
+    pub store_pods: Vec<Arc<PodSummary>>,
+}
+
+pub fn look_again(model: &Model, valid: &Valid, applied: &Applied, context: &Context) -> Result<Seen> {
+    let key = ObjectKey::of(model.meta());
+    let store = &valid.store.id.name;
+    let at = ObjectKey::new(key.namespace.clone(), store.clone());
+    Ok(Seen {
+        deployment: applied.get("Deployment", &valid.workload)?,
+        pods: context.pods_of(Models::NAME, &key),
+        store: Live {
+            claim: None,
+            workload: applied.get("StatefulSet", store)?,
+            service: applied.get("Service", store)?,
+        },
+        store_pods: context.pods_of(COMPONENT, &at),
+    })
+}

@@ -1,0 +1,60 @@
+//! Pure: NetworkPolicies. The services talk to each other and to their cache, everybody asks for names, and the operator
+//! reads the metrics; anything else has to be listed in the spec.
+
+use gantry_crds::{common::Fragment, penin::Service};
+use serde_json::{Value, json};
+
+use super::plan::{Plan, REDIS, REDIS_PORT};
+
+pub fn policies(plan: &Plan<'_>, labels: impl Fn(&str) -> Value) -> Vec<Value> {
+    let Some(policy) = plan
+        .spec
+        .network_policy
+        .as_ref()
+        .filter(|policy| policy.enabled())
+    else {
+        return Vec::new();
+    };
+    let family = json!({"podSelector": {"matchLabels": plan.everything()}});
+    let names = Service::ALL.map(Service::name);
+    let ports: Vec<Value> = Service::ALL
+        .map(|service| json!({"port": plan.spec.port(service), "protocol": "TCP"}))
+        .into();
+    let mut ingress = vec![json!({"from": [family]})];
+    if plan.spec.observability().metrics() {
+        let home = json!({"kubernetes.io/metadata.name": plan.settings.namespace});
+        ingress.push(json!({"from": [{"namespaceSelector": {"matchLabels": home}}], "ports": ports}));
+    }
+    ingress.extend(own(policy.ingress.as_ref()));
+    let names_of_hosts = json!({"ports": [{"port": 53, "protocol": "UDP"}, {"port": 53, "protocol": "TCP"}]});
+    let mut egress = vec![json!({"to": [family]}), names_of_hosts];
+    egress.extend(own(policy.egress.as_ref()));
+    let mut selector = json!({"matchLabels": plan.everything()});
+    selector["matchExpressions"] = json!([{"key": "service", "operator": "In", "values": names}]);
+    let mut policies = vec![json!({
+        "metadata": {"name": plan.child("services"), "labels": labels("services")},
+        "spec": {
+            "podSelector": selector, "policyTypes": ["Ingress", "Egress"],
+            "ingress": ingress, "egress": egress,
+        },
+    })];
+    if plan.spec.storage().wants_redis() {
+        policies.push(json!({
+            "metadata": {"name": plan.child(REDIS), "labels": labels(REDIS)},
+            "spec": {
+                "podSelector": {"matchLabels": plan.selector(REDIS)},
+                "policyTypes": ["Ingress", "Egress"],
+                "ingress": [{"from": [family], "ports": [{"port": REDIS_PORT, "protocol": "TCP"}]}],
+                "egress": [],
+            },
+        }));
+    }
+    policies
+}
+
+fn own(rules: Option<&Vec<Fragment>>) -> impl Iterator<Item = Value> {
+    rules
+        .into_iter()
+        .flatten()
+        .map(|rule| Value::Object(rule.0.clone()))
+}

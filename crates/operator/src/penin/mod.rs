@@ -1,0 +1,3 @@
+//! Controllers of `penin.ai/v1alpha1`.
+
+pub mod cluster;

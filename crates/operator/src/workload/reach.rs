@@ -1,0 +1,49 @@
+//! How this process gets to a workload: by its address inside the cluster, or through the API server.
+
+use std::{error::Error, io, time::Duration};
+
+use hyper_util::client::legacy::connect::HttpConnector;
+use kube::{Client, client::Body};
+
+use crate::settings::Reach;
+
+/// `api` is the client of the API server; workloads that are reached directly get a plain one.
+pub fn client(api: Client, reach: Reach) -> Client {
+    match reach {
+        Reach::Proxy => api,
+        Reach::Direct => {
+            let executor = hyper_util::rt::TokioExecutor::new();
+            let mut connector = HttpConnector::new();
+            connector.set_connect_timeout(Some(Duration::from_secs(3)));
+            let plain = hyper_util::client::legacy::Client::builder(executor).build::<_, Body>(connector);
+            Client::new(plain, "default")
+        }
+    }
+}
+
+/// What a path is appended to: of a Service and its cluster address.
+pub fn base(reach: Reach, namespace: &str, service: &str, address: &str, port: i32) -> String {
+    match reach {
+        Reach::Proxy => format!("/api/v1/namespaces/{namespace}/services/{service}:{port}/proxy"),
+        Reach::Direct => format!("http://{address}:{port}"),
+    }
+}
+
+/// The cause at the bottom: "Connection refused" says more than "client error (Connect)".
+pub fn innermost(error: &(dyn Error + 'static)) -> String {
+    let mut deepest = error;
+    while let Some(source) = deepest.source() {
+        deepest = source;
+    }
+    let unreached = deepest.is::<tokio::time::error::Elapsed>()
+        || deepest.downcast_ref::<io::Error>().is_some_and(|error| {
+            use io::ErrorKind::{HostUnreachable, NetworkUnreachable, TimedOut};
+            matches!(error.kind(), HostUnreachable | NetworkUnreachable | TimedOut)
+        });
+    // A network gives up on an absent host after about as long as we do: told in one way, or the status would flap.
+    if unreached {
+        "its address does not answer".to_owned()
+    } else {
+        deepest.to_string()
+    }
+}
