@@ -85,10 +85,22 @@ struct Registry {
 
 impl Registry {
     fn start(folder: &Path) -> anyhow::Result<Self> {
+        Self::with(folder, "")
+    }
+
+    /// Only for one user, who knows the words.
+    fn locked(folder: &Path) -> anyhow::Result<Self> {
+        // Of "open sesame", by bcrypt, which is all that it takes.
+        let line = "ali:$2b$05$abcdefghijklmnopqrstuupx2xBUC4954936wVIjyyPHmUBFu0wCW\n";
+        std::fs::write(folder.join("users"), line)?;
+        Self::with(folder, "auth: {htpasswd: {realm: charts, path: users}}\n")
+    }
+
+    fn with(folder: &Path, more: &str) -> anyhow::Result<Self> {
         let port = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
         let address = format!("127.0.0.1:{port}");
         let config = format!(
-            "version: 0.1\nlog: {{level: error}}\nstorage:\n  filesystem: {{rootdirectory: {}}}\nhttp: {{addr: '{address}', secret: x}}\n",
+            "version: 0.1\nlog: {{level: error}}\nstorage:\n  filesystem: {{rootdirectory: {}}}\nhttp: {{addr: '{address}', secret: x}}\n{more}",
             folder.join("registry").display()
         );
         std::fs::write(folder.join("registry.yml"), config)?;
@@ -163,4 +175,36 @@ async fn definitions_in_templates_are_found_with_helm_3() -> anyhow::Result<()> 
 #[tokio::test]
 async fn definitions_in_templates_are_found_with_helm_4() -> anyhow::Result<()> {
     discovered_with("helm4").await
+}
+
+#[tokio::test]
+async fn a_registry_that_is_locked_is_asked_with_credentials() -> anyhow::Result<()> {
+    let (helm, folder) = (program("helm3")?, tempfile::tempdir()?);
+    let registry = Registry::locked(folder.path())?;
+    eventually(async || Ok(std::net::TcpStream::connect(&registry.address).map(drop)?)).await?;
+    let repository = format!("oci://{}/charts", registry.address);
+    chart(folder.path(), "1.0.0", &["a"])?;
+    run(&helm, &["package", "gizmo"], folder.path())?;
+    let login = [
+        "registry",
+        "login",
+        &registry.address,
+        "-u",
+        "ali",
+        "-p",
+        "open sesame",
+        "--insecure",
+    ];
+    run(&helm, &login, folder.path())?;
+    let push = ["push", "gizmo-1.0.0.tgz", &repository, "--plain-http"];
+    run(&helm, &push, folder.path())?;
+    let fleet = Fleet::start(&[]).await?;
+    let mut body =
+        json!({"name": "gizmo", "namespace": "gizmo", "chartRepository": repository, "chartName": "gizmo"});
+    let refused = fleet.ask("POST", "/operators", Some(&body)).await?.expect(400)?;
+    let message = refused["error"]["message"].as_str().unwrap_or_default();
+    assert!(message.contains("credentials"), "{refused}");
+    body["chartRepositoryCredentials"] = json!({"username": "ali", "password": "open sesame"});
+    assert_eq!(fleet.post("/operators", &body).await?["latestVersion"], "1.0.0");
+    fleet.stop().await
 }

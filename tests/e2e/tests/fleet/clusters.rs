@@ -21,16 +21,16 @@ use serde_json::{Value, json};
 use crate::door::Door;
 
 /// The kubeconfig of a cluster of the tests, as a document.
-fn kubeconfig(variable: &str) -> anyhow::Result<Value> {
+pub fn kubeconfig(variable: &str) -> anyhow::Result<Value> {
     let path = std::env::var(variable).with_context(|| format!("{variable} must name a kubeconfig"))?;
     Ok(serde_saphyr::from_str(&std::fs::read_to_string(path)?)?)
 }
 
-fn in_base64(document: &Value) -> Value {
+pub fn in_base64(document: &Value) -> Value {
     json!(STANDARD.encode(document.to_string()))
 }
 
-async fn client(document: &Value) -> anyhow::Result<Client> {
+pub async fn client(document: &Value) -> anyhow::Result<Client> {
     let kubeconfig: Kubeconfig = serde_json::from_value(document.clone())?;
     let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
     Ok(Client::try_from(config)?)
@@ -91,7 +91,7 @@ async fn account(client: &Client, document: &Value, name: &str, rules: Value) ->
     Ok(document)
 }
 
-fn reader_rules() -> Value {
+pub fn reader_rules() -> Value {
     json!([
         {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list"]},
         {"apiGroups": ["apiextensions.k8s.io"], "resources": ["customresourcedefinitions"], "verbs": ["get", "list"]},

@@ -3,3 +3,5 @@
 mod charts;
 mod clusters;
 mod door;
+mod identities;
+mod objects;
