@@ -1,6 +1,6 @@
 //! `/operators`.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, fmt};
 
 use jiff::Timestamp;
 use schemars::JsonSchema;
@@ -33,6 +33,24 @@ pub struct RegisterOperator {
     /// Values for every deployment of it.
     #[serde(default)]
     pub default_values: Map<String, Value>,
+    /// For a repository that is not open to everybody.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub chart_repository_credentials: Option<RepositoryCredentials>,
+}
+
+/// Credentials on their way in. Neither printed nor sent back.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct RepositoryCredentials {
+    pub username: String,
+    /// Or a token, where the registry gives those.
+    pub password: String,
+}
+
+impl fmt::Debug for RepositoryCredentials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("RepositoryCredentials(hidden)")
+    }
 }
 
 /// What may be changed later; what is absent stays.
@@ -47,6 +65,9 @@ pub struct ChangeOperator {
     pub labels: Option<BTreeMap<String, String>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub default_values: Option<Map<String, Value>>,
+    /// Others than before; those with an empty user name are none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub chart_repository_credentials: Option<RepositoryCredentials>,
     /// Cannot be changed: accepted when it is what it is already.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
@@ -80,6 +101,8 @@ pub struct Operator {
     pub crd_names: Vec<String>,
     pub labels: BTreeMap<String, String>,
     pub default_values: Map<String, Value>,
+    /// Whether its repository is asked with credentials.
+    pub has_chart_repository_credentials: bool,
     pub deployed_cluster_count: u64,
     pub created_at: Timestamp,
     pub updated_at: Timestamp,

@@ -166,10 +166,10 @@ pub fn verdict(sight: &Sight) -> Verdict {
 /// What was found counts for this long; after it, nobody knows.
 const FRESH: SignedDuration = SignedDuration::from_mins(5);
 
-/// The health to act on now: an old look is no look.
+/// The health to act on now: an old look is no look, and neither is one that is yet to come (a clock was put back).
 pub fn current(stored: Health, checked_at: Option<Timestamp>, now: Timestamp) -> Health {
     match checked_at {
-        Some(at) if now.duration_since(at) <= FRESH => stored,
+        Some(at) if now.duration_since(at).abs() <= FRESH => stored,
         _ => Health::Unknown,
     }
 }

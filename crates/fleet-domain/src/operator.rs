@@ -55,6 +55,14 @@ impl NewOperator {
     }
 }
 
+/// Whether credentials may be sent there: not over a network where others read along.
+pub fn keeps_secrets(repository: &Repository) -> bool {
+    let (Repository::Http(url) | Repository::Oci(url)) = repository;
+    let is_local = matches!(url.host_str(), Some("localhost" | "127.0.0.1" | "[::1]"));
+    // A registry is asked over TLS unless it is on this very machine.
+    url.scheme() != "http" || is_local
+}
+
 pub fn values(complaints: &mut Complaints, field: &str, values: &Value) {
     if !(values.is_object() || values.is_null()) {
         complaints.add(field, "must be an object, as in a values file");
@@ -117,6 +125,15 @@ mod tests {
             labels: Labels::new(),
             default_values: Value::Null,
         }
+    }
+
+    #[rstest]
+    #[case("https://charts.example.com", true)]
+    #[case("oci://ghcr.io/x", true)]
+    #[case("http://127.0.0.1:8080", true)]
+    #[case("http://charts.example.com", false)]
+    fn credentials_go_where_nobody_reads_along(#[case] text: &str, #[case] expected: bool) {
+        assert_eq!(keeps_secrets(&repository(text).unwrap()), expected);
     }
 
     #[test]

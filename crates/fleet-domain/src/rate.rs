@@ -3,6 +3,9 @@
 
 use jiff::{SignedDuration, Timestamp};
 
+/// How much the clocks of replicas may differ.
+const SKEW: SignedDuration = SignedDuration::from_mins(1);
+
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Bucket {
     left: f64,
@@ -55,10 +58,14 @@ impl Bucket {
     pub fn take(&mut self, per_minute: u32, now: Timestamp) -> Answer {
         let limit = f64::from(per_minute);
         let rate = limit / 60.0;
-        // A clock that goes back gives nothing.
+        // A clock that goes back gives nothing; one that was put back is the new one.
         let since = now.duration_since(self.seen).as_secs_f64().max(0.0);
         self.left = (self.left + since * rate).min(limit);
-        self.seen = self.seen.max(now);
+        self.seen = if self.seen.duration_since(now) > SKEW {
+            now
+        } else {
+            self.seen.max(now)
+        };
         let allowed = self.left >= 1.0;
         if allowed {
             self.left -= 1.0;
@@ -102,7 +109,17 @@ mod tests {
         let now: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
         let mut bucket = Bucket::full(1, now);
         assert!(bucket.take(1, now).allowed);
-        assert!(!bucket.take(1, now - SignedDuration::from_hours(1)).allowed);
-        assert!(bucket.take(1, now + SignedDuration::from_mins(1)).allowed);
+        let earlier = now - SignedDuration::from_hours(1);
+        assert!(!bucket.take(1, earlier).allowed);
+        // It was put back for good: a minute by the new clock is a minute.
+        assert!(bucket.take(1, earlier + SignedDuration::from_mins(1)).allowed);
+        // Two replicas whose clocks differ a little give no more than one.
+        let mut shared = Bucket::full(60, now);
+        let ahead = now + SignedDuration::from_secs(30);
+        for _ in 0..60 {
+            assert!(shared.take(60, now).allowed);
+        }
+        let more = (0..100).filter(|turn| shared.take(60, if turn % 2 == 0 { ahead } else { now }).allowed);
+        assert_eq!(more.count(), 30);
     }
 }

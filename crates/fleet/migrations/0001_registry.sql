@@ -28,6 +28,10 @@ create table operators (
     has_update boolean not null default false,
     labels jsonb not null,
     default_values jsonb not null,
+    -- Of the chart repository, sealed as a kubeconfig is; all three or none.
+    credentials bytea,
+    wrapped_key bytea,
+    key_id text,
     revision bigint not null default 1,
     created_at timestamptz not null,
     updated_at timestamptz not null,
@@ -214,7 +218,8 @@ create index idempotency_age on idempotency (created_at);
 
 -- Buckets of requests, shared by all replicas. What they hold is worth nothing after a crash.
 create unlogged table rates (
-    who text not null,
+    -- A hash: names of people are in `people` only.
+    who bytea not null,
     operation text not null,
     remaining double precision not null,
     allowed boolean not null,

@@ -10,7 +10,6 @@ use gantry_kit::{
     metrics::Metrics as Registry,
 };
 use gantry_ledger::Signer;
-use jiff::Timestamp;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use uuid::Uuid;
 
@@ -145,7 +144,7 @@ async fn fleet(settings: &Settings, registry: &Registry) -> Result<Fleet, ServeE
         passwords: Passwords::new()?,
         charts: Charts::new(http, settings.helm.clone()),
         signer,
-        clock: Arc::new(Timestamp::now),
+        clock: settings.clock.clone(),
         metrics: Metrics::new(registry),
         limits: settings.limits,
         rates: settings.rates,

@@ -5,7 +5,10 @@ use std::{net::SocketAddr, path::PathBuf};
 use gantry_fleet_domain::kubeconfig::Allow;
 use jiff::SignedDuration;
 
-use crate::infrastructure::{keys::Keys, tokens::KeySource};
+use crate::{
+    infrastructure::{keys::Keys, tokens::KeySource},
+    orchestrator::Clock,
+};
 
 pub struct Settings {
     pub address: SocketAddr,
@@ -36,6 +39,7 @@ pub struct Settings {
     pub details_kept: Option<SignedDuration>,
     /// The cluster role that a deployer is bound to while a deployment runs.
     pub deployer_role: String,
+    pub clock: Clock,
     /// The Helm program that renders templates; without it only plain definitions of a chart are found.
     pub helm: Option<PathBuf>,
 }

@@ -76,7 +76,7 @@ pub async fn open(options: PgConnectOptions, connections: u32) -> Result<PgPool,
 pub fn connect(options: PgConnectOptions, connections: u32) -> PgPool {
     PgPoolOptions::new()
         .max_connections(connections)
-        .acquire_timeout(Duration::from_secs(5))
+        .acquire_timeout(Duration::from_secs(10))
         .idle_timeout(Duration::from_secs(300))
         .max_lifetime(Duration::from_secs(1800))
         .connect_lazy_with(options)

@@ -10,7 +10,10 @@ use reqwest::{
     dns::{Addrs, Name, Resolve, Resolving},
     redirect::Policy,
 };
+use serde::{Deserialize, Serialize};
 use url::{Host, Url};
+
+use super::trace;
 
 const MAX_REDIRECTS: usize = 5;
 
@@ -99,6 +102,10 @@ pub async fn send(request: reqwest::RequestBuilder, url: &Url) -> Result<Respons
     if is_nobodys_url(url) {
         return Err(HttpError::NobodysAddress(host(url)));
     }
+    let request = match trace::parent() {
+        Some(parent) => request.header(trace::HEADER, parent),
+        None => request,
+    };
     request.send().await.map_err(|error| reach(url, error))
 }
 
@@ -142,6 +149,28 @@ pub async fn body(answer: Response, url: &Url, most: usize) -> Result<Vec<u8>, H
     Ok(bytes)
 }
 
-pub async fn get(client: &Client, url: &Url, most: usize) -> Result<Vec<u8>, HttpError> {
-    body(send(client.get(url.clone()), url).await?, url, most).await
+pub async fn get(
+    client: &Client,
+    url: &Url,
+    credentials: Option<&Credentials>,
+    most: usize,
+) -> Result<Vec<u8>, HttpError> {
+    let mut request = client.get(url.clone());
+    if let Some(credentials) = credentials {
+        request = credentials.put_on(request);
+    }
+    body(send(request, url).await?, url, most).await
+}
+
+/// A name and a password for somebody else's server. Never printed.
+#[derive(Clone, Serialize, Deserialize)]
+pub struct Credentials {
+    pub username: String,
+    pub password: String,
+}
+
+impl Credentials {
+    pub fn put_on(&self, request: reqwest::RequestBuilder) -> reqwest::RequestBuilder {
+        request.basic_auth(&self.username, Some(&self.password))
+    }
 }

@@ -18,8 +18,9 @@ use kube::{
     core::{ApiResource, DynamicObject, GroupVersionKind},
 };
 use serde_json::Value;
+use tower::util::MapRequestLayer;
 
-use super::store::clusters::SeenCrd;
+use super::{store::clusters::SeenCrd, trace};
 
 /// For everything that one look asks.
 const LOOK: Duration = Duration::from_secs(10);
@@ -81,7 +82,9 @@ pub async fn connect(document: &Value) -> Result<Client, Unreachable> {
     config.read_timeout = Some(LOOK);
     config.write_timeout = Some(LOOK);
     config.default_retry = false;
-    Ok(ClientBuilder::try_from(config).map_err(|_| bad())?.build())
+    let trace = MapRequestLayer::new(trace::put_on::<kube::client::Body>);
+    let builder = ClientBuilder::try_from(config).map_err(|_| bad())?;
+    Ok(builder.with_layer(&trace).build())
 }
 
 /// The same cluster with a token instead of what was uploaded.

@@ -347,7 +347,7 @@ pub fn place(id: Uuid) -> Place {
     }
 }
 
-fn locked(error: KeyError) -> Error {
+pub(super) fn locked(error: KeyError) -> Error {
     match error {
         KeyError::Vault(error) => Error::Unavailable {
             code: "KEY_UNAVAILABLE",

@@ -14,6 +14,7 @@ use super::{Ask, Begun, Fleet, Record, Reply, Work, operators::room_for_crd, wai
 use crate::{
     Error,
     infrastructure::{
+        http::Credentials,
         store::{
             Window,
             crds::{self as store, CrdRow, SchemaRow},
@@ -284,6 +285,7 @@ pub async fn discover(
     operator: &OperatorRow,
     repository: &Repository,
     version: &VersionRow,
+    credentials: Option<&Credentials>,
 ) -> Result<(), Error> {
     let found = fleet
         .charts
@@ -292,6 +294,7 @@ pub async fn discover(
             &operator.chart_name,
             version,
             &operator.default_values,
+            credentials,
         )
         .await;
     let (discovery, message, definitions) = match found {

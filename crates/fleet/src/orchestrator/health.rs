@@ -164,7 +164,16 @@ async fn record_access(fleet: &Fleet, id: Uuid, purpose: &str) -> Result<(), Err
 pub async fn claim(fleet: &Fleet, most: usize) -> Result<Vec<ClusterRow>, Error> {
     let now = fleet.now();
     let most = i64::try_from(most).unwrap_or(1);
-    Ok(store::claim(&fleet.pool, fleet.holder, time(now), time(now + LEASE), most).await?)
+    let latest = now + fleet.health_interval + LEASE + LEASE;
+    Ok(store::claim(
+        &fleet.pool,
+        fleet.holder,
+        time(now),
+        time(now + LEASE),
+        time(latest),
+        most,
+    )
+    .await?)
 }
 
 /// Looks at one that was taken.

@@ -3,7 +3,7 @@
 use gantry_fleet_api as api;
 use gantry_fleet_domain::{
     fields::Complaints,
-    operator::{NewOperator, Repository, repository, values},
+    operator::{NewOperator, Repository, keeps_secrets, repository, values},
     version::{OperatorVersion, has_update, latest},
 };
 use jiff::SignedDuration;
@@ -16,6 +16,8 @@ use crate::{
     error::is_taken,
     infrastructure::{
         charts::{ChartError, ChartVersion},
+        http::Credentials,
+        keys::{Place, Sealed},
         store::{
             Window, crds, labels,
             operators::{self as store, OperatorRow, VersionRow},
@@ -84,10 +86,20 @@ pub async fn register(fleet: &Fleet, ask: &Ask, body: api::RegisterOperator) -> 
         default_values: Value::Object(body.default_values),
     };
     let repository = new.check()?;
+    let credentials = body
+        .chart_repository_credentials
+        .map(|given| checked(&repository, given))
+        .transpose()?
+        .flatten();
     if let Some(reply) = ask.answered(fleet).await? {
         return Ok(reply);
     }
-    let found = versions_of(fleet, &repository, &new.chart_name).await?;
+    let found = versions_of(fleet, &repository, &new.chart_name, credentials.as_ref()).await?;
+    let id = Uuid::new_v4();
+    let sealed = match &credentials {
+        Some(credentials) => Some(seal(fleet, id, credentials).await?),
+        None => None,
+    };
     let latest = latest_of(&found);
     let current = match &new.current_version {
         Some(wanted) => Some(spelling(&found, wanted).ok_or_else(|| {
@@ -111,7 +123,7 @@ pub async fn register(fleet: &Fleet, ask: &Ask, body: api::RegisterOperator) -> 
     }
     let now = time(work.now);
     let row = OperatorRow {
-        id: Uuid::new_v4(),
+        id,
         name: new.name,
         description: new.description,
         namespace: new.namespace,
@@ -125,6 +137,7 @@ pub async fn register(fleet: &Fleet, ask: &Ask, body: api::RegisterOperator) -> 
         revision: 1,
         created_at: now,
         updated_at: now,
+        has_credentials: sealed.is_some(),
         crd_names: Vec::new(),
     };
     // At once: what its versions bring is found out in the background.
@@ -139,6 +152,7 @@ pub async fn register(fleet: &Fleet, ask: &Ask, body: api::RegisterOperator) -> 
         }
     })?;
     store::set_versions(work.db(), row.id, &found).await?;
+    store::seal(work.db(), row.id, sealed.as_ref()).await?;
     let details = json!({"name": row.name, "chart": row.chart_name, "repository": row.chart_repository});
     finish(work, row, "operator.registered", details, 201).await
 }
@@ -155,6 +169,10 @@ pub async fn change(fleet: &Fleet, ask: &Ask, name: &str, body: api::ChangeOpera
         values(&mut complaints, "defaultValues", &Value::Object(given.clone()));
     }
     complaints.or(())?;
+    let renewed = match body.chart_repository_credentials.clone() {
+        Some(given) => Some(renew(fleet, name, given).await?),
+        None => None,
+    };
     let mut work = match ask.begin(fleet).await? {
         Begun::Fresh(work) => work,
         Begun::Repeated(reply) => return Ok(reply),
@@ -207,6 +225,13 @@ pub async fn change(fleet: &Fleet, ask: &Ask, name: &str, body: api::ChangeOpera
         changed.push("defaultValues");
         row.default_values = Value::Object(given);
     }
+    if let Some((id, sealed)) = &renewed {
+        if *id != row.id {
+            return Err(Error::Changed);
+        }
+        changed.push("chartRepositoryCredentials");
+        store::seal(work.db(), row.id, sealed.as_ref()).await?;
+    }
     row.has_update = has_update(row.current_version.as_deref(), row.latest_version.as_deref());
     row.revision += 1;
     let now = time(work.now);
@@ -255,7 +280,8 @@ pub async fn refresh(fleet: &Fleet, ask: &Ask, name: &str) -> Result<Reply, Erro
     let (row, _) = row(fleet, name).await?;
     let repository =
         repository(&row.chart_repository).map_err(|message| Error::invalid("chartRepository", message))?;
-    let found = versions_of(fleet, &repository, &row.chart_name).await?;
+    let credentials = credentials_of(fleet, &row).await?;
+    let found = versions_of(fleet, &repository, &row.chart_name, credentials.as_ref()).await?;
     let mut work = match ask.begin(fleet).await? {
         Begun::Fresh(work) => work,
         Begun::Repeated(reply) => return Ok(reply),
@@ -301,7 +327,8 @@ async fn take_versions(work: &mut Work<'_>, name: &str, found: &[VersionRow]) ->
 pub async fn visit(fleet: &Fleet, row: &OperatorRow) -> Result<SignedDuration, Error> {
     let repository =
         repository(&row.chart_repository).map_err(|message| Error::invalid("chartRepository", message))?;
-    let found = versions_of(fleet, &repository, &row.chart_name).await?;
+    let credentials = credentials_of(fleet, row).await?;
+    let found = versions_of(fleet, &repository, &row.chart_name, credentials.as_ref()).await?;
     let mut work = Work::of(fleet, super::SYSTEM, None).await?;
     let before = row.latest_version.clone();
     let after = take_versions(&mut work, &row.name, &found).await?;
@@ -319,7 +346,7 @@ pub async fn visit(fleet: &Fleet, row: &OperatorRow) -> Result<SignedDuration, E
     work.commit().await?;
     let waiting = store::undiscovered(&fleet.pool, row.id, 5).await?;
     for version in &waiting {
-        super::crds::discover(fleet, row, &repository, version).await?;
+        super::crds::discover(fleet, row, &repository, version, credentials.as_ref()).await?;
     }
     let more = !store::undiscovered(&fleet.pool, row.id, 1).await?.is_empty();
     Ok(if more {
@@ -327,6 +354,78 @@ pub async fn visit(fleet: &Fleet, row: &OperatorRow) -> Result<SignedDuration, E
     } else {
         fleet.refresh_interval
     })
+}
+
+/// Credentials that may be used, or none when their user name is empty.
+fn checked(repository: &Repository, given: api::RepositoryCredentials) -> Result<Option<Credentials>, Error> {
+    let mut complaints = Complaints::default();
+    let field = "chartRepositoryCredentials";
+    complaints.at_most(field, &given.username, 256);
+    complaints.at_most(field, &given.password, 16 << 10);
+    if given.username.contains(':') || given.username.chars().any(char::is_control) {
+        complaints.add(field, "must have a user name without colons");
+    }
+    if !given.username.is_empty() && !keeps_secrets(repository) {
+        complaints.add(field, "are not sent over plain http; use https:// or oci://");
+    }
+    complaints.or(())?;
+    Ok((!given.username.is_empty()).then_some(Credentials {
+        username: given.username,
+        password: given.password,
+    }))
+}
+
+async fn seal(fleet: &Fleet, id: Uuid, credentials: &Credentials) -> Result<Sealed, Error> {
+    let plain = serde_json::to_vec(credentials)
+        .map_err(|error| Error::internal("failed to write the credentials", error))?;
+    fleet
+        .keys
+        .seal(place(id), &plain)
+        .await
+        .map_err(super::clusters::locked)
+}
+
+/// Proves other credentials of a repository and seals them.
+async fn renew(
+    fleet: &Fleet,
+    name: &str,
+    given: api::RepositoryCredentials,
+) -> Result<(Uuid, Option<Sealed>), Error> {
+    let (row, _) = row(fleet, name).await?;
+    let repository =
+        repository(&row.chart_repository).map_err(|message| Error::invalid("chartRepository", message))?;
+    let credentials = checked(&repository, given)?;
+    versions_of(fleet, &repository, &row.chart_name, credentials.as_ref()).await?;
+    let sealed = match &credentials {
+        Some(credentials) => Some(seal(fleet, row.id, credentials).await?),
+        None => None,
+    };
+    Ok((row.id, sealed))
+}
+
+async fn credentials_of(fleet: &Fleet, row: &OperatorRow) -> Result<Option<Credentials>, Error> {
+    if !row.has_credentials {
+        return Ok(None);
+    }
+    let Some(sealed) = store::sealed(&fleet.pool, row.id).await? else {
+        return Ok(None);
+    };
+    let plain = fleet
+        .keys
+        .open(place(row.id), &sealed)
+        .await
+        .map_err(|error| Error::internal("failed to open the repository's credentials", error))?;
+    serde_json::from_slice(&plain)
+        .map(Some)
+        .map_err(|error| Error::internal("failed to read the repository's credentials", error))
+}
+
+pub fn place(id: Uuid) -> Place {
+    Place {
+        table: "operators",
+        column: "credentials",
+        row: id,
+    }
 }
 
 async fn finish(
@@ -349,10 +448,15 @@ async fn finish(
     work.finish(reply).await
 }
 
-async fn versions_of(fleet: &Fleet, repository: &Repository, chart: &str) -> Result<Vec<VersionRow>, Error> {
+async fn versions_of(
+    fleet: &Fleet,
+    repository: &Repository,
+    chart: &str,
+    credentials: Option<&Credentials>,
+) -> Result<Vec<VersionRow>, Error> {
     let found = fleet
         .charts
-        .versions(repository, chart)
+        .versions(repository, chart, credentials)
         .await
         .map_err(|error| refuse(&error))?;
     let mut parsed: Vec<(OperatorVersion, ChartVersion)> = found
@@ -433,6 +537,7 @@ fn wire(row: OperatorRow) -> api::Operator {
         crd_names: row.crd_names,
         labels: labels(&row.labels),
         default_values: row.default_values.as_object().cloned().unwrap_or_default(),
+        has_chart_repository_credentials: row.has_credentials,
         deployed_cluster_count: 0,
         created_at: row.created_at.into(),
         updated_at: row.updated_at.into(),

@@ -156,9 +156,9 @@ impl Shared {
     async fn visit_repositories(&self) -> Result<(), Error> {
         let (fleet, now) = (&self.fleet, self.fleet.now());
         let most = i64::try_from(self.turns.available_permits()).unwrap_or(1);
-        for row in
-            operator_store::claim(&fleet.pool, fleet.holder, time(now), time(now + VISIT), most).await?
-        {
+        let latest = now + fleet.refresh_interval + VISIT + VISIT;
+        let (now, until, latest) = (time(now), time(now + VISIT), time(latest));
+        for row in operator_store::claim(&fleet.pool, fleet.holder, now, until, latest, most).await? {
             let fleet = fleet.clone();
             self.begin(async move {
                 let next = match operators::visit(&fleet, &row).await {
@@ -193,6 +193,16 @@ async fn rewrap(fleet: &Fleet) -> Result<(), Error> {
             .map_err(|error| Error::internal("failed to rewrap credentials", error))?;
         if cluster_store::rewrap(&fleet.pool, id, &sealed, &rewrapped).await? {
             tracing::info!(cluster = %id, key = current, "credentials are under the new key");
+        }
+    }
+    for (id, sealed) in operator_store::wrapped_by_others(&fleet.pool, &current, 100).await? {
+        let rewrapped = fleet
+            .keys
+            .rewrap(operators::place(id), &sealed)
+            .await
+            .map_err(|error| Error::internal("failed to rewrap credentials", error))?;
+        if operator_store::rewrap(&fleet.pool, id, &sealed, &rewrapped).await? {
+            tracing::info!(operator = %id, key = current, "credentials are under the new key");
         }
     }
     Ok(())

@@ -1,6 +1,6 @@
 //! Operators, against real PostgreSQL and a real HTTP repository.
 
-use super::support::{Running, anchor_bomb, charts::Repository, definition, until};
+use super::support::{Running, anchor_bomb, charts::Repository, definition, pool, until};
 use serde_json::{Value, json};
 
 fn registration(repository: &Repository, name: &str) -> Value {
@@ -367,5 +367,61 @@ async fn the_limit_of_operators_holds_also_when_many_come_at_once() {
     for refused in got.into_iter().filter(|got| got.status != 201) {
         refused.refused(409, "OPERATOR_LIMIT_REACHED");
     }
+    running.server.stop().await;
+}
+
+#[tokio::test]
+async fn a_locked_repository_is_asked_with_sealed_credentials() {
+    let (running, repository) = (Running::start().await, Repository::start().await);
+    let admin = &running.admin;
+    let crd = definition("widgets.example.com", json!({})).to_string();
+    repository.chart("widget", "1.0.0", &[("crds/widget.json", crd)]);
+    repository.lock("robot", "planted-password");
+    let mut body = registration(&repository, "widget");
+    admin
+        .post("/operators", &body)
+        .await
+        .refused(400, "CHART_REPOSITORY_UNREACHABLE");
+    body["chartRepositoryCredentials"] = json!({"username": "robot", "password": "wrong"});
+    admin
+        .post("/operators", &body)
+        .await
+        .refused(400, "CHART_REPOSITORY_UNREACHABLE");
+    body["chartRepositoryCredentials"] = json!({"username": "robot", "password": "planted-password"});
+    let made = admin.post("/operators", &body).await.expect(201);
+    assert_eq!(made.body["hasChartRepositoryCredentials"], true);
+    assert!(!made.text.contains("planted-password"));
+    // The background task opens them too.
+    until("its definitions are found", async || {
+        let got = admin.get("/operators/widget/versions").await.expect(200);
+        (got.body["versions"][0]["crdDiscovery"] == "Discovered").then_some(())
+    })
+    .await;
+    // Others are proven before they replace the ones that work.
+    repository.lock("robot", "another-password");
+    let wrong = json!({"chartRepositoryCredentials": {"username": "robot", "password": "planted-password"}});
+    admin
+        .put("/operators/widget", &wrong)
+        .await
+        .refused(400, "CHART_REPOSITORY_UNREACHABLE");
+    let right = json!({"chartRepositoryCredentials": {"username": "robot", "password": "another-password"}});
+    admin.put("/operators/widget", &right).await.expect(200);
+    admin
+        .ask("post", "/operators/widget/refresh", None, &[])
+        .await
+        .expect(200);
+    let open: Vec<u8> = sqlx::query_scalar("select credentials from operators")
+        .fetch_one(&pool(&running.database_url).await)
+        .await
+        .unwrap();
+    assert!(!String::from_utf8_lossy(&open).contains("another-password"));
+    let mut plain = body;
+    plain["chartRepository"] = json!("http://charts.example.com");
+    plain["name"] = json!("plain");
+    let refused = admin
+        .post("/operators", &plain)
+        .await
+        .refused(400, "VALIDATION_ERROR");
+    assert!(refused.text.contains("plain http"), "{}", refused.text);
     running.server.stop().await;
 }

@@ -219,6 +219,7 @@ pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
         health_interval: SignedDuration::from_secs(arguments.health_seconds),
         refresh_interval: SignedDuration::from_mins(arguments.refresh_minutes),
         deployer_role: arguments.deployer_role.clone(),
+        clock: std::sync::Arc::new(jiff::Timestamp::now),
         details_kept: arguments
             .audit_details_days
             .map(|days| SignedDuration::from_hours(24 * days)),

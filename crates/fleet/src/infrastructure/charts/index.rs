@@ -7,7 +7,7 @@ use serde::Deserialize;
 use url::Url;
 
 use super::{ChartError, ChartVersion};
-use crate::infrastructure::http;
+use crate::infrastructure::http::{self, Credentials, HttpError};
 
 /// Large repositories have some tens of megabytes.
 const MAX_INDEX: usize = 64 << 20;
@@ -42,9 +42,15 @@ pub async fn versions(
     client: &reqwest::Client,
     base: &Url,
     chart: &str,
+    credentials: Option<&Credentials>,
 ) -> Result<Vec<ChartVersion>, ChartError> {
     let url = resolve(base, "index.yaml")?;
-    let bytes = http::get(client, &url, MAX_INDEX).await?;
+    let bytes = match http::get(client, &url, credentials, MAX_INDEX).await {
+        Err(HttpError::Status {
+            status: 401 | 403, ..
+        }) => return Err(ChartError::Credentials),
+        answer => answer?,
+    };
     let parsed = tokio::task::spawn_blocking(move || parse(&bytes)).await;
     let mut index = parsed.map_err(|_| ChartError::Index("reading it failed".to_owned()))??;
     let Some(entries) = index.entries.remove(chart) else {

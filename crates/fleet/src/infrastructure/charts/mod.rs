@@ -15,7 +15,7 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use super::{
-    http::{self, HttpError},
+    http::{self, Credentials, HttpError},
     store::operators::VersionRow,
     yaml,
 };
@@ -37,7 +37,7 @@ pub enum ChartError {
     Digest,
     #[error("helm could not render the chart: {0}")]
     Helm(String),
-    #[error("the registry wants credentials, which is not supported")]
+    #[error("the registry wants credentials, or does not take those that are known")]
     Credentials,
 }
 
@@ -82,10 +82,11 @@ impl Charts {
         &self,
         repository: &Repository,
         chart: &str,
+        credentials: Option<&Credentials>,
     ) -> Result<Vec<ChartVersion>, ChartError> {
         match repository {
-            Repository::Http(url) => index::versions(&self.http, url, chart).await,
-            Repository::Oci(url) => oci::versions(&self.http, url, chart).await,
+            Repository::Http(url) => index::versions(&self.http, url, chart, credentials).await,
+            Repository::Oci(url) => oci::versions(&self.http, url, chart, credentials).await,
         }
     }
 
@@ -96,8 +97,9 @@ impl Charts {
         chart: &str,
         version: &VersionRow,
         values: &Value,
+        credentials: Option<&Credentials>,
     ) -> Result<Definitions, ChartError> {
-        let archive = self.fetch(repository, chart, version).await?;
+        let archive = self.fetch(repository, chart, version, credentials).await?;
         // Away from those who answer requests: a chart may be large, and may be made to be slow.
         let packed = archive.clone();
         let with_helm = self.helm.is_some();
@@ -129,14 +131,25 @@ impl Charts {
         repository: &Repository,
         chart: &str,
         version: &VersionRow,
+        credentials: Option<&Credentials>,
     ) -> Result<Vec<u8>, ChartError> {
         let bytes = match repository {
             Repository::Http(base) => {
                 let url = index::resolve(base, &version.location)?;
-                http::get(&self.http, &url, MAX_ARCHIVE).await?
+                // An index may lead elsewhere; what is meant for the repository is not sent there.
+                let credentials = credentials.filter(|_| url.origin() == base.origin());
+                http::get(&self.http, &url, credentials, MAX_ARCHIVE).await?
             }
             Repository::Oci(base) => {
-                return oci::fetch(&self.http, base, chart, &version.location, MAX_ARCHIVE).await;
+                return oci::fetch(
+                    &self.http,
+                    base,
+                    chart,
+                    &version.location,
+                    credentials,
+                    MAX_ARCHIVE,
+                )
+                .await;
             }
         };
         // Some repositories announce a digest with its algorithm, some without, some none.

@@ -1,5 +1,5 @@
-//! Charts in OCI registries: tags are versions, the chart is a layer. Anonymous access, with the token dance that public
-//! registries ask for.
+//! Charts in OCI registries: tags are versions, the chart is a layer. Asked without credentials first, then as the
+//! registry wants it: with a token that it gives to anybody or to those it knows, or with name and password.
 
 use reqwest::{Client, Response, StatusCode, header};
 use serde::Deserialize;
@@ -7,7 +7,7 @@ use serde_json::Value;
 use url::Url;
 
 use super::{ChartError, ChartVersion, sha256};
-use crate::infrastructure::http::{self, HttpError};
+use crate::infrastructure::http::{self, Credentials, HttpError};
 
 const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 const CHART: &str = "application/vnd.cncf.helm.chart.content.v1.tar+gzip";
@@ -21,8 +21,13 @@ struct Tags {
     tags: Option<Vec<String>>,
 }
 
-pub async fn versions(client: &Client, base: &Url, chart: &str) -> Result<Vec<ChartVersion>, ChartError> {
-    let mut registry = Registry::new(client, base, chart)?;
+pub async fn versions(
+    client: &Client,
+    base: &Url,
+    chart: &str,
+    credentials: Option<&Credentials>,
+) -> Result<Vec<ChartVersion>, ChartError> {
+    let mut registry = Registry::new(client, base, chart, credentials)?;
     let mut url = registry.url("tags/list?n=1000")?;
     let mut tags = Vec::new();
     for _ in 0..MAX_PAGES {
@@ -64,9 +69,10 @@ pub async fn fetch(
     base: &Url,
     chart: &str,
     tag: &str,
+    credentials: Option<&Credentials>,
     most: usize,
 ) -> Result<Vec<u8>, ChartError> {
-    let mut registry = Registry::new(client, base, chart)?;
+    let mut registry = Registry::new(client, base, chart, credentials)?;
     let url = registry.url(&format!("manifests/{tag}"))?;
     let answer = registry.get(&url, Some(MANIFEST)).await?;
     let bytes = http::body(answer, &url, MAX_JSON).await?;
@@ -95,11 +101,24 @@ struct Registry<'c> {
     client: &'c Client,
     root: Url,
     path: String,
-    token: Option<String>,
+    credentials: Option<&'c Credentials>,
+    with: With,
+}
+
+/// What a request carries.
+enum With {
+    Nothing,
+    Token(String),
+    Credentials,
 }
 
 impl<'c> Registry<'c> {
-    fn new(client: &'c Client, base: &Url, chart: &str) -> Result<Self, ChartError> {
+    fn new(
+        client: &'c Client,
+        base: &Url,
+        chart: &str,
+        credentials: Option<&'c Credentials>,
+    ) -> Result<Self, ChartError> {
         let bad = || ChartError::Index("its address cannot be used".to_owned());
         let host = base.host_str().ok_or_else(bad)?;
         // As other clients do: a registry on this very machine is asked without TLS.
@@ -115,7 +134,8 @@ impl<'c> Registry<'c> {
             client,
             root,
             path: path.trim_matches('/').to_owned(),
-            token: None,
+            credentials,
+            with: With::Nothing,
         })
     }
 
@@ -125,16 +145,18 @@ impl<'c> Registry<'c> {
             .map_err(|_| ChartError::Index("its address cannot be used".to_owned()))
     }
 
-    /// Asks, and once again with a token if the registry wants one.
+    /// Asks, and once again with what the registry wants.
     async fn get(&mut self, url: &Url, accept: Option<&str>) -> Result<Response, ChartError> {
         for again in [false, true] {
             let mut request = self.client.get(url.clone());
             if let Some(accept) = accept {
                 request = request.header(header::ACCEPT, accept);
             }
-            if let Some(token) = &self.token {
-                request = request.bearer_auth(token);
-            }
+            request = match (&self.with, self.credentials) {
+                (With::Token(token), _) => request.bearer_auth(token),
+                (With::Credentials, Some(credentials)) => credentials.put_on(request),
+                _ => request,
+            };
             let answer = http::send(request, url).await?;
             if answer.status() != StatusCode::UNAUTHORIZED {
                 return Ok(answer);
@@ -146,13 +168,19 @@ impl<'c> Registry<'c> {
                 .headers()
                 .get(header::WWW_AUTHENTICATE)
                 .and_then(|value| value.to_str().ok());
-            self.token = Some(self.anonymous_token(challenge.unwrap_or_default()).await?);
+            self.with = self.what_it_wants(challenge.unwrap_or_default()).await?;
         }
         Err(ChartError::Credentials)
     }
 
-    async fn anonymous_token(&self, challenge: &str) -> Result<String, ChartError> {
-        let fields = challenge.strip_prefix("Bearer ").ok_or(ChartError::Credentials)?;
+    async fn what_it_wants(&self, challenge: &str) -> Result<With, ChartError> {
+        let (scheme, fields) = challenge.split_once(' ').ok_or(ChartError::Credentials)?;
+        if scheme.eq_ignore_ascii_case("basic") && self.credentials.is_some() {
+            return Ok(With::Credentials);
+        }
+        if !scheme.eq_ignore_ascii_case("bearer") {
+            return Err(ChartError::Credentials);
+        }
         let field = |name: &str| {
             fields
                 .split(',')
@@ -168,7 +196,7 @@ impl<'c> Registry<'c> {
         url.query_pairs_mut()
             .append_pair("service", field("service").unwrap_or_default())
             .append_pair("scope", &format!("repository:{}:pull", self.path));
-        let answer = match http::get(self.client, &url, MAX_JSON).await {
+        let answer = match http::get(self.client, &url, self.credentials, MAX_JSON).await {
             Ok(bytes) => bytes,
             Err(HttpError::Status {
                 status: 401 | 403, ..
@@ -179,7 +207,9 @@ impl<'c> Registry<'c> {
         let token = answer["token"]
             .as_str()
             .or_else(|| answer["access_token"].as_str());
-        token.map(str::to_owned).ok_or(ChartError::Credentials)
+        token
+            .map(|token| With::Token(token.to_owned()))
+            .ok_or(ChartError::Credentials)
     }
 }
 

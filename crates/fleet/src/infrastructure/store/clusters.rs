@@ -212,17 +212,19 @@ pub async fn sealed(pool: &PgPool, id: Uuid) -> Result<Option<Sealed>, sqlx::Err
     Ok(row.map(Into::into))
 }
 
-/// Clusters that are to be looked at, given to this holder until `until`; other replicas look past them.
+/// Clusters that are to be looked at, given to this holder until `until`; other replicas look past them. One that would
+/// have to wait until after `latest` was written before a clock was put back, and is due as well.
 pub async fn claim(
     pool: &PgPool,
     holder: Uuid,
     now: Time,
     until: Time,
+    latest: Time,
     most: i64,
 ) -> Result<Vec<ClusterRow>, sqlx::Error> {
     sqlx::query_as(concat!(
         "update clusters set check_holder = $1, check_at = $3 where id in (
-             select id from clusters where enabled and check_at <= $2 order by check_at limit $4
+             select id from clusters where enabled and (check_at <= $2 or check_at > $5) order by check_at limit $4
              for update skip locked)
          returning ",
         columns!()
@@ -231,6 +233,7 @@ pub async fn claim(
     .bind(now)
     .bind(until)
     .bind(most)
+    .bind(latest)
     .fetch_all(pool)
     .await
 }

@@ -5,6 +5,7 @@ use sqlx::{FromRow, PgConnection, PgPool};
 use uuid::Uuid;
 
 use super::{Time, Window};
+use crate::infrastructure::keys::Sealed;
 
 #[derive(Clone, Debug, FromRow)]
 pub struct OperatorRow {
@@ -22,6 +23,7 @@ pub struct OperatorRow {
     pub revision: i64,
     pub created_at: Time,
     pub updated_at: Time,
+    pub has_credentials: bool,
     /// The definitions of its current version.
     pub crd_names: Vec<String>,
 }
@@ -52,6 +54,7 @@ macro_rules! columns {
     () => {
         "o.id, o.name, o.description, o.namespace, o.chart_repository, o.chart_name, o.current_version,
          o.latest_version, o.has_update, o.labels, o.default_values, o.revision, o.created_at, o.updated_at,
+         o.credentials is not null as has_credentials,
          coalesce((select array_agg(c.name order by c.name) from crds c join crd_schemas s on s.crd_id = c.id
                    where c.operator_name = o.name and s.operator_version = o.current_version), '{}') as crd_names"
     };
@@ -172,6 +175,75 @@ pub async fn update(connection: &mut PgConnection, row: &OperatorRow, now: Time)
     .map(drop)
 }
 
+/// What its repository is asked with.
+pub async fn sealed(pool: &PgPool, id: Uuid) -> Result<Option<Sealed>, sqlx::Error> {
+    let row: Option<SealedRow> = sqlx::query_as(
+        "select id, credentials, wrapped_key, key_id from operators where id = $1 and credentials is not null",
+    )
+    .bind(id)
+    .fetch_optional(pool)
+    .await?;
+    Ok(row.map(|row| of_row(row).1))
+}
+
+pub async fn seal(
+    connection: &mut PgConnection,
+    id: Uuid,
+    sealed: Option<&Sealed>,
+) -> Result<(), sqlx::Error> {
+    sqlx::query("update operators set credentials = $2, wrapped_key = $3, key_id = $4 where id = $1")
+        .bind(id)
+        .bind(sealed.map(|sealed| &sealed.ciphertext))
+        .bind(sealed.map(|sealed| &sealed.wrapped_key))
+        .bind(sealed.map(|sealed| &sealed.key_id))
+        .execute(connection)
+        .await
+        .map(drop)
+}
+
+type SealedRow = (Uuid, Vec<u8>, Vec<u8>, String);
+
+fn of_row((id, ciphertext, wrapped_key, key_id): SealedRow) -> (Uuid, Sealed) {
+    let sealed = Sealed {
+        ciphertext,
+        wrapped_key,
+        key_id,
+    };
+    (id, sealed)
+}
+
+/// Some whose key is not the one that wraps now.
+pub async fn wrapped_by_others(
+    pool: &PgPool,
+    key_id: &str,
+    most: i64,
+) -> Result<Vec<(Uuid, Sealed)>, sqlx::Error> {
+    let rows: Vec<SealedRow> = sqlx::query_as(
+        "select id, credentials, wrapped_key, key_id from operators
+         where credentials is not null and key_id <> $1 order by id limit $2",
+    )
+    .bind(key_id)
+    .bind(most)
+    .fetch_all(pool)
+    .await?;
+    Ok(rows.into_iter().map(of_row).collect())
+}
+
+/// Writes a rewrapped key, unless the secret was changed since it was read.
+pub async fn rewrap(pool: &PgPool, id: Uuid, before: &Sealed, after: &Sealed) -> Result<bool, sqlx::Error> {
+    let done = sqlx::query(
+        "update operators set wrapped_key = $3, key_id = $4 where id = $1 and wrapped_key = $2 and credentials = $5",
+    )
+    .bind(id)
+    .bind(&before.wrapped_key)
+    .bind(&after.wrapped_key)
+    .bind(&after.key_id)
+    .bind(&before.ciphertext)
+    .execute(pool)
+    .await?;
+    Ok(done.rows_affected() == 1)
+}
+
 pub async fn delete(connection: &mut PgConnection, id: Uuid) -> Result<(), sqlx::Error> {
     sqlx::query("delete from operators where id = $1")
         .bind(id)
@@ -263,17 +335,20 @@ pub async fn set_discovery(
     .map(drop)
 }
 
-/// Operators whose repository is to be asked, given to this holder until `until`; others look past them.
+/// Operators whose repository is to be asked, given to this holder until `until`; others look past them. One that would
+/// have to wait until after `latest` was written before a clock was put back, and is due as well.
 pub async fn claim(
     pool: &PgPool,
     holder: Uuid,
     now: Time,
     until: Time,
+    latest: Time,
     most: i64,
 ) -> Result<Vec<OperatorRow>, sqlx::Error> {
     sqlx::query_as(concat!(
         "update operators o set refresh_holder = $1, refresh_at = $3 where o.id in (
-             select id from operators where refresh_at <= $2 order by refresh_at limit $4 for update skip locked)
+             select id from operators where refresh_at <= $2 or refresh_at > $5 order by refresh_at limit $4
+             for update skip locked)
          returning ",
         columns!()
     ))
@@ -281,6 +356,7 @@ pub async fn claim(
     .bind(now)
     .bind(until)
     .bind(most)
+    .bind(latest)
     .fetch_all(pool)
     .await
 }

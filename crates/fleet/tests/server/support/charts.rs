@@ -8,7 +8,7 @@ use std::{
 use axum::{
     Router,
     extract::{Path, State},
-    http::StatusCode,
+    http::{HeaderMap, StatusCode},
     response::IntoResponse,
 };
 use serde_json::{Value, json};
@@ -20,33 +20,53 @@ pub struct Repository {
     pub url: String,
     files: Files,
     index: Arc<Mutex<Value>>,
+    /// The `Authorization` that it asks for.
+    wanted: Arc<Mutex<Option<String>>>,
 }
+
+type Shared = (Files, Arc<Mutex<Option<String>>>);
 
 impl Repository {
     pub async fn start() -> Self {
-        let files = Files::default();
-        let router =
-            Router::new()
-                .route(
-                    "/{*path}",
-                    axum::routing::get(async |State(files): State<Files>, Path(path): Path<String>| {
+        let (files, wanted) = (Files::default(), Arc::<Mutex<Option<String>>>::default());
+        let router = Router::new()
+            .route(
+                "/{*path}",
+                axum::routing::get(
+                    async |State((files, wanted)): State<Shared>,
+                           Path(path): Path<String>,
+                           headers: HeaderMap| {
+                        let wanted = wanted.lock().unwrap().clone();
+                        let given = headers.get("authorization").map(|value| value.to_str().unwrap());
+                        if wanted.is_some() && wanted.as_deref() != given {
+                            return StatusCode::UNAUTHORIZED.into_response();
+                        }
                         match files.lock().unwrap().get(&path) {
                             Some(content) => content.clone().into_response(),
                             None => StatusCode::NOT_FOUND.into_response(),
                         }
-                    }),
-                )
-                .with_state(files.clone());
+                    },
+                ),
+            )
+            .with_state((files.clone(), wanted.clone()));
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}/charts", listener.local_addr().unwrap());
         tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
         let repository = Self {
             url,
             files,
+            wanted,
             index: Arc::new(Mutex::new(json!({"apiVersion": "v1", "entries": {}}))),
         };
         repository.write_index();
         repository
+    }
+
+    /// From now on only for those who know.
+    pub fn lock(&self, username: &str, password: &str) {
+        use base64::{Engine as _, engine::general_purpose::STANDARD};
+        let known = STANDARD.encode(format!("{username}:{password}"));
+        *self.wanted.lock().unwrap() = Some(format!("Basic {known}"));
     }
 
     fn write_index(&self) {

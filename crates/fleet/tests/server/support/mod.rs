@@ -159,6 +159,7 @@ pub fn settings(database_url: &str, folder: &Path) -> Settings {
         refresh_interval: SignedDuration::from_hours(1),
         details_kept: None,
         deployer_role: "cluster-admin".to_owned(),
+        clock: std::sync::Arc::new(Timestamp::now),
         helm: None,
     }
 }
