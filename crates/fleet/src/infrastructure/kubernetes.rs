@@ -129,6 +129,20 @@ async fn ask(client: &Client) -> Result<Look, Unreachable> {
     })
 }
 
+/// Waits until rights that were just given are known to the server, for two seconds at most.
+pub async fn settle(client: &Client) {
+    let api: Api<Node> = Api::all(client.clone());
+    let params = ListParams::default().limit(1);
+    for _ in 0..10 {
+        match api.list(&params).await {
+            Err(kube::Error::Api(status)) if status.code == 403 => {
+                tokio::time::sleep(Duration::from_millis(200)).await;
+            }
+            _ => return,
+        }
+    }
+}
+
 async fn nodes(client: &Client) -> Result<(u32, u32), Unreachable> {
     let api: Api<Node> = Api::all(client.clone());
     let (mut ready, mut not_ready) = (0, 0);

@@ -62,6 +62,11 @@ pub fn documents(text: &str, bounds: Bounds) -> Result<Vec<Value>, TextError> {
             max_depth: bounds.depth,
             max_documents: 10_000,
         },
+        // Few have any anchors; a bomb is told apart long before it has used up the rest.
+        alias_limits: serde_saphyr::alias_limits! {
+            max_total_replayed_events: 20_000,
+            max_replay_stack_depth: 16,
+        },
     };
     serde_saphyr::from_multiple_with_options(text, options).map_err(|_| TextError::Unreadable)
 }

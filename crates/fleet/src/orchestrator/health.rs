@@ -98,10 +98,11 @@ pub async fn client_for(
         .await
         .unwrap_or_else(|_| Err(Unreachable::timeout(PREPARE)))
     {
-        Ok((token, renew_at)) => (
-            kubernetes::connect(&kubernetes::with_token(&document, &token)).await?,
-            renew_at,
-        ),
+        Ok((token, renew_at)) => {
+            let client = kubernetes::connect(&kubernetes::with_token(&document, &token)).await?;
+            kubernetes::settle(&client).await;
+            (client, renew_at)
+        }
         // Those who upload credentials that may only look need no others.
         Err(why) if reader::is_refused(&why) => (uploaded, now + KEPT),
         Err(why) => return Err(why),

@@ -32,6 +32,7 @@ use crate::{
 
 const MAX_CLUSTERS: usize = 20;
 const AT_ONCE: usize = 5;
+const TRIES: usize = 4;
 /// For one cluster; the whole answer has a deadline of its own.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -143,7 +144,7 @@ async fn on_cluster(fleet: &Fleet, cluster: &ClusterRow, new: &Crd) -> api::Clus
 type Looked = Option<Result<Proof, String>>;
 
 async fn look(fleet: &Fleet, cluster: &ClusterRow, new: &Crd) -> Result<Looked, String> {
-    let mut renewed = false;
+    let mut tries = 0;
     loop {
         let client = health::client_for(fleet, cluster.id, "proof", Some(&new.name))
             .await
@@ -163,10 +164,15 @@ async fn look(fleet: &Fleet, cluster: &ClusterRow, new: &Crd) -> Result<Looked, 
         };
         match answer.await {
             Ok(found) => return Ok(found),
-            // The reader may be from before the cluster had this definition: it is given the right, once.
-            Err(ListError::Api(kube::Error::Api(status))) if status.code == 403 && !renewed => {
-                fleet.connections.forget(cluster.id);
-                renewed = true;
+            // The reader may be from before the cluster had this definition: it is given the right, which takes a moment
+            // to be known.
+            Err(ListError::Api(kube::Error::Api(status))) if status.code == 403 && tries < TRIES => {
+                if tries == 0 {
+                    fleet.connections.forget(cluster.id);
+                } else {
+                    tokio::time::sleep(Duration::from_millis(500)).await;
+                }
+                tries += 1;
             }
             Err(ListError::Api(error)) => return Err(explain(&error).message),
             Err(other) => return Err(other.to_string()),

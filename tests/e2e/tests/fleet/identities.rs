@@ -115,7 +115,7 @@ fn certificate(user: &str, until: Timestamp) -> anyhow::Result<Value> {
         Ok(authority.join(name).to_str().context("path")?.to_owned())
     };
     let settings = "[ca]\ndefault_ca = d\n[d]\ndatabase = index\nserial = serial\nnew_certs_dir = .\n\
-                    default_md = sha256\npolicy = p\n[p]\ncommonName = supplied\n";
+                    default_md = sha256\npolicy = p\nx509_extensions = e\n[e]\nextendedKeyUsage = clientAuth\n[p]\ncommonName = supplied\n";
     std::fs::write(path.join("ca.cnf"), settings)?;
     std::fs::write(path.join("index"), "")?;
     std::fs::write(path.join("serial"), "01\n")?;
@@ -194,7 +194,7 @@ async fn a_client_certificate_that_expires_is_named_and_can_be_renewed() -> anyh
         document["users"][0]["user"] = user;
         document
     };
-    let soon = with(certificate(user, Timestamp::now() + 15.seconds())?);
+    let soon = with(certificate(user, Timestamp::now() + 20.seconds())?);
     let body = json!({"name": "soon", "environment": "Dev", "kubeconfig": soon});
     assert_eq!(fleet.post("/clusters", &body).await?["healthStatus"], "Healthy");
     let is = async |health: &str| {
