@@ -239,7 +239,12 @@ fn rows() -> Vec<Row> {
             "secretName",
             json!("more"),
         ),
-        registry_key("store.registryKey.key", json!({"key": "b"}), "items/0/key", json!("b")),
+        registry_key(
+            "store.registryKey.key",
+            json!({"key": "b"}),
+            "items/0/key",
+            json!("b"),
+        ),
         registry_key(
             "store.registryKey.optional",
             json!({"optional": true}),
