@@ -1,33 +1,32 @@
-//! Definitions: kept per version of their operator, compared with the version before, approved where they break.
+//! Definitions as they are asked for, compared, approved where they break, and deprecated.
 
 use gantry_fleet_api as api;
 use gantry_fleet_domain::{
-    crd_diff::{Crd, Options, Report, ServerVersion, Verdict, compare, is_definition},
-    crd_policy::{Approval, Change, assess, digest, proposed},
+    crd_diff::{ServerVersion, Verdict, is_definition},
+    crd_policy::{Approval, Change, proposed},
     fields::Complaints,
-    operator::Repository,
     version::OperatorVersion,
 };
 use serde_json::{Value, json};
 
-use super::{Ask, Begun, Fleet, Record, Reply, Work, operators::room_for_crd, waivers};
+use super::{
+    Ask, Begun, Fleet, Record, Reply, Work,
+    schemas::{MAX_CHANGES, compared, put},
+    waivers,
+};
 use crate::{
     Error,
     infrastructure::{
-        http::Credentials,
         store::{
             Window,
             crds::{self as store, CrdRow, SchemaRow},
-            operators::{self, OperatorRow, VersionRow},
-            time,
+            operators, time,
         },
         yaml,
     },
 };
 
 pub(super) const KIND: &str = "crd";
-/// Of each kind; a schema that changes everything needs no list of everything.
-const MAX_CHANGES: usize = 200;
 
 pub async fn list(fleet: &Fleet, filter: &store::Filter, window: Window) -> Result<api::Crds, Error> {
     let (rows, total) = store::list(&fleet.pool, filter, window).await?;
@@ -278,215 +277,6 @@ pub async fn validate(
     })
 }
 
-/// Finds the definitions in a chart and keeps them. What is wrong with the chart is noted with its version; what is
-/// wrong with the way to it is an error, and tried again.
-pub async fn discover(
-    fleet: &Fleet,
-    operator: &OperatorRow,
-    repository: &Repository,
-    version: &VersionRow,
-    credentials: Option<&Credentials>,
-) -> Result<(), Error> {
-    let found = fleet
-        .charts
-        .definitions(
-            repository,
-            &operator.chart_name,
-            version,
-            &operator.default_values,
-            credentials,
-        )
-        .await;
-    let (discovery, message, definitions) = match found {
-        Ok(found) => (
-            "Discovered",
-            (!found.notes.is_empty()).then(|| found.notes.join("; ")),
-            found.definitions,
-        ),
-        Err(error) if error.is_passing() => {
-            return Err(Error::Unavailable {
-                code: "CHART_REPOSITORY_UNREACHABLE",
-                message: error.to_string(),
-            });
-        }
-        Err(error) => ("Failed", Some(error.to_string()), Vec::new()),
-    };
-    let mut definitions = definitions;
-    // In one order for everybody: two operators that bring the same ones must not wait for each other.
-    definitions.sort_by(|one, other| name_of(one).cmp(name_of(other)));
-    let mut work = Work::of(fleet, super::SYSTEM, None).await?;
-    let mut notes: Vec<String> = message.into_iter().collect();
-    let mut kept = Vec::new();
-    for definition in definitions {
-        match put(
-            fleet,
-            &mut work,
-            definition,
-            Some(&operator.name),
-            &version.version,
-            None,
-        )
-        .await
-        {
-            Ok(name) => kept.push(name),
-            // One that another operator brings as well, or one too many, is no reason to lose the others.
-            Err(Error::Conflict { message, .. }) => notes.push(message),
-            Err(Error::Invalid(details)) => notes.extend(details.into_iter().map(|detail| detail.message)),
-            Err(other) => return Err(other),
-        }
-    }
-    let message = (!notes.is_empty()).then(|| notes.join("; "));
-    operators::set_discovery(
-        work.db(),
-        operator.id,
-        &version.version,
-        discovery,
-        message.as_deref(),
-    )
-    .await?;
-    work.record(Record {
-        action: "operator.definitions-discovered",
-        outcome: if discovery == "Failed" { "Failed" } else { "Succeeded" },
-        target_kind: "operator",
-        target_id: &operator.id.to_string(),
-        details: json!({"name": operator.name, "version": version.version, "definitions": kept, "message": message}),
-    })
-    .await?;
-    work.commit().await
-}
-
-fn name_of(definition: &Value) -> &str {
-    definition["metadata"]["name"].as_str().unwrap_or_default()
-}
-
-/// Keeps a definition as one version of its operator has it, and compares it with its neighbours.
-async fn put(
-    fleet: &Fleet,
-    work: &mut Work<'_>,
-    mut definition: Value,
-    operator: Option<&str>,
-    operator_version: &str,
-    guide: Option<&str>,
-) -> Result<String, Error> {
-    let crd =
-        Crd::parse(&definition).map_err(|error| Error::invalid("schemaDefinition", error.to_string()))?;
-    strip(&mut definition);
-    let version: OperatorVersion =
-        operator_version
-            .parse()
-            .map_err(|error: gantry_fleet_domain::version::NotAVersion| {
-                Error::invalid("operatorVersion", error.to_string())
-            })?;
-    let now = time(work.now);
-    let (id, history) = if let Some(mut row) = store::lock(work.db(), &crd.name).await? {
-        check_owner(&row, operator)?;
-        let history = store::history(work.db(), row.id).await?;
-        row.operator_name = row.operator_name.or_else(|| operator.map(str::to_owned));
-        row.migration_guide = guide.map(str::to_owned).or(row.migration_guide);
-        store::update(work.db(), &row, now).await?;
-        (row.id, history)
-    } else {
-        if let Some(operator) = operator {
-            room_for_crd(work, fleet, operator).await?;
-        }
-        let id = store::insert(work.db(), &crd.name, operator, guide, now).await?;
-        (id, Vec::new())
-    };
-    let digest = digest(&definition);
-    let order = |schema: &SchemaRow| schema.operator_version.parse::<OperatorVersion>().ok();
-    if let Some(same) = history
-        .iter()
-        .find(|schema| order(schema).as_ref() == Some(&version))
-    {
-        return if same.digest == digest {
-            Ok(crd.name)
-        } else {
-            Err(Error::Conflict {
-                code: "CRD_VERSION_ALREADY_EXISTS",
-                message: format!(
-                    "{} is known with another schema in version {operator_version}",
-                    crd.name
-                ),
-            })
-        };
-    }
-    // Newest first: the first that is older is the one before, and the last that is newer the one after.
-    let before = history
-        .iter()
-        .find(|schema| order(schema).is_some_and(|other| other < version));
-    let after = history
-        .iter()
-        .rev()
-        .find(|schema| order(schema).is_some_and(|other| other > version));
-    let (changes, approval) = judged(before.map(|schema| &schema.definition), &definition).await?;
-    let row = SchemaRow {
-        operator_version: operator_version.to_owned(),
-        position: before.map_or(0, |schema| schema.position + 1),
-        api_group: crd.group,
-        kind: crd.kind,
-        scope: crd.scope,
-        api_versions: crd.versions.iter().map(|version| version.name.clone()).collect(),
-        digest,
-        changes,
-        approval: approval.name().to_owned(),
-        approved_by: None,
-        approved_at: None,
-        approval_notes: None,
-        created_at: now,
-        definition,
-    };
-    store::insert_schema(work.db(), id, &row).await?;
-    if let Some(after) = after {
-        let (changes, approval) = judged(Some(&row.definition), &after.definition).await?;
-        store::set_changes(work.db(), id, &after.operator_version, &changes, approval.name()).await?;
-    }
-    Ok(crd.name)
-}
-
-async fn judged(before: Option<&Value>, after: &Value) -> Result<(Value, Approval), Error> {
-    let Some(before) = before else {
-        return Ok((json!([]), Approval::NotRequired));
-    };
-    let report = compared(before.clone(), after.clone(), None).await?;
-    let mut all = Change::breaking(&report);
-    all.extend(Change::harmless(&report));
-    all.truncate(MAX_CHANGES);
-    Ok((json!(all), Approval::of(&report)))
-}
-
-/// A comparison takes up to a tenth of a second: away from those who answer requests.
-async fn compared(old: Value, new: Value, server: Option<ServerVersion>) -> Result<Report, Error> {
-    let compare = move || -> Result<Report, Error> {
-        let parse = |document: &Value| {
-            Crd::parse(document).map_err(|error| Error::invalid("schemaDefinition", error.to_string()))
-        };
-        let (old, new) = (parse(&old)?, parse(&new)?);
-        if old.name == new.name {
-            return Ok(assess(&old, &new, server));
-        }
-        let options = Options {
-            forward: true,
-            backward: true,
-            server,
-            ..Options::default()
-        };
-        Ok(compare(&[old], &[new], &options))
-    };
-    tokio::task::spawn_blocking(compare)
-        .await
-        .map_err(|error| Error::internal("failed to compare definitions", error))?
-}
-
-fn check_owner(row: &CrdRow, operator: Option<&str>) -> Result<(), Error> {
-    match (&row.operator_name, operator) {
-        (Some(owner), Some(other)) if owner != other => Err(Error::Conflict {
-            code: "CRD_BELONGS_TO_ANOTHER",
-            message: format!("{} belongs to operator {owner:?}", row.name),
-        }),
-        _ => Ok(()),
-    }
-}
-
 pub(super) fn find<'h>(history: &'h [SchemaRow], version: &str) -> Result<&'h SchemaRow, Error> {
     let wanted = version.parse::<OperatorVersion>().ok();
     history
@@ -524,19 +314,6 @@ pub(super) fn read_text(field: &str, given: &Value) -> Result<Value, Error> {
             field,
             "must be an object, or YAML or JSON as text",
         )),
-    }
-}
-
-/// What a server added is not part of the definition.
-fn strip(definition: &mut Value) {
-    if let Some(fields) = definition.as_object_mut() {
-        fields.remove("status");
-    }
-    if let Some(metadata) = definition.get_mut("metadata").and_then(Value::as_object_mut) {
-        metadata.retain(|name, _| matches!(name.as_str(), "name" | "labels" | "annotations"));
-        if let Some(annotations) = metadata.get_mut("annotations").and_then(Value::as_object_mut) {
-            annotations.remove("kubectl.kubernetes.io/last-applied-configuration");
-        }
     }
 }
 

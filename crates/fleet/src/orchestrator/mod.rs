@@ -9,6 +9,7 @@ pub mod health;
 pub mod operators;
 pub mod people;
 pub mod proof;
+pub mod schemas;
 pub mod tasks;
 pub mod waivers;
 mod work;

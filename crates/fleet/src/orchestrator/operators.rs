@@ -346,7 +346,7 @@ pub async fn visit(fleet: &Fleet, row: &OperatorRow) -> Result<SignedDuration, E
     work.commit().await?;
     let waiting = store::undiscovered(&fleet.pool, row.id, 5).await?;
     for version in &waiting {
-        super::crds::discover(fleet, row, &repository, version, credentials.as_ref()).await?;
+        super::schemas::discover(fleet, row, &repository, version, credentials.as_ref()).await?;
     }
     let more = !store::undiscovered(&fleet.pool, row.id, 1).await?.is_empty();
     Ok(if more {
