@@ -262,6 +262,8 @@ async fn a_cluster_that_is_lost_is_unhealthy_and_comes_back_by_itself() -> anyho
     .await?;
     door.open();
     is("door", "Healthy").await?;
+    // It went through the same door: its reason is a new one only from here on.
+    is("token", "Healthy").await?;
     // A token that is revoked.
     let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), "default");
     accounts
