@@ -4,6 +4,7 @@ mod crds;
 mod model;
 mod model_proxy;
 mod operator;
+mod penin;
 mod process;
 
 use std::process::ExitCode;
@@ -27,6 +28,8 @@ enum Command {
     Operator(operator::Arguments),
     /// Print, install or compare custom resource definitions.
     Crds(crds::Arguments),
+    /// Changes of PENIN-Ω clusters: their ledger, and approval.
+    Penin(penin::Arguments),
     /// Deploy, expose and undeploy Models.
     Model(model::Arguments),
     /// Count the requests that go to an Ollama server.
@@ -47,6 +50,7 @@ fn main() -> anyhow::Result<ExitCode> {
         match arguments.command {
             Command::Operator(arguments) => operator::run(arguments).await.map(|()| ExitCode::SUCCESS),
             Command::Crds(arguments) => crds::run(arguments).await,
+            Command::Penin(arguments) => penin::run(arguments).await,
             Command::Model(arguments) => model::run(arguments).await.map(|()| ExitCode::SUCCESS),
             Command::ModelProxy(arguments) => model_proxy::run(arguments).await.map(|()| ExitCode::SUCCESS),
         }
