@@ -160,11 +160,12 @@ mod tests {
             let value = match schema["type"].as_str() {
                 Some("boolean") => json!(true),
                 Some("integer") => json!(schema["minimum"].as_i64().unwrap_or(0) + 7),
-                // Half of it is within any step.
+                // Half of it is within any step, where that is allowed.
                 Some("number") => {
+                    let least = schema["minimum"].as_f64().unwrap_or(0.0);
                     let default =
                         fields::default(path.trim_start_matches('.')).and_then(|value| value.as_f64());
-                    json!(default.filter(|value| *value > 0.0).unwrap_or(1.0) / 2.0)
+                    json!(default.map_or(least + 0.5, |value| (value / 2.0).max(least)))
                 }
                 Some("array") => json!([]),
                 _ => json!("333m"),
