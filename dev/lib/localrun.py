@@ -33,6 +33,8 @@ class Run:
     local: bool
     kubeconfig: str
     port: int = 0
+    fleet_port: int = 0
+    fleet_admin_port: int = 0
     namespace_made: bool = False
 
     def save(self) -> None:

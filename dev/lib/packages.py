@@ -27,6 +27,7 @@ GROUPS = {
     "ingress": ["nginx"],
     "redis": ["redis-server"],
     "chart": ["python3-yaml"],
+    "database": ["postgresql", "openssl", "curl", "util-linux"],
     "check": ["git", "make", "shellcheck", "gcc", "libc6-dev", "pkg-config"],
 }
 

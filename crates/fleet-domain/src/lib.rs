@@ -1,4 +1,16 @@
 //! What the fleet decides, without touching anything: no client, no files, no clock. Those who do IO hand in what they
 //! read and act on what they get back.
 
+pub mod access;
+pub mod cluster;
 pub mod crd_diff;
+pub mod crd_policy;
+pub mod fields;
+mod hex;
+pub mod kubeconfig;
+pub mod lockout;
+pub mod operator;
+pub mod rate;
+pub mod version;
+
+pub use hex::hex;

@@ -1,6 +1,8 @@
 //! The `gantry` command: arguments, configuration and wiring; nothing else.
 
+mod audit;
 mod crds;
+mod fleet;
 mod model;
 mod model_proxy;
 mod operator;
@@ -28,6 +30,10 @@ enum Command {
     Operator(operator::Arguments),
     /// Print, install or compare custom resource definitions.
     Crds(crds::Arguments),
+    /// Run the server that keeps operators up to date on many clusters, and issue tokens for it.
+    Fleet(fleet::Arguments),
+    /// Check the fleet's audit log.
+    Audit(audit::Arguments),
     /// Changes of PENIN-Ω clusters: their ledger, and approval.
     Penin(penin::Arguments),
     /// Deploy, expose and undeploy Models.
@@ -50,6 +56,8 @@ fn main() -> anyhow::Result<ExitCode> {
         match arguments.command {
             Command::Operator(arguments) => operator::run(arguments).await.map(|()| ExitCode::SUCCESS),
             Command::Crds(arguments) => crds::run(arguments).await,
+            Command::Fleet(arguments) => fleet::run(arguments).await.map(|()| ExitCode::SUCCESS),
+            Command::Audit(arguments) => audit::run(arguments).await,
             Command::Penin(arguments) => penin::run(arguments).await,
             Command::Model(arguments) => model::run(arguments).await.map(|()| ExitCode::SUCCESS),
             Command::ModelProxy(arguments) => model_proxy::run(arguments).await.map(|()| ExitCode::SUCCESS),

@@ -94,6 +94,15 @@ impl Gate {
 /// Serves until the process ends.
 pub async fn serve(address: SocketAddr, readiness: Readiness, metrics: Metrics) -> std::io::Result<()> {
     let listener = tokio::net::TcpListener::bind(address).await?;
+    serve_on(listener, readiness, metrics).await
+}
+
+/// The same on a port that is open already.
+pub async fn serve_on(
+    listener: tokio::net::TcpListener,
+    readiness: Readiness,
+    metrics: Metrics,
+) -> std::io::Result<()> {
     tracing::info!(address = %listener.local_addr()?, "admin port open");
     axum::serve(listener, router(readiness, metrics)).await
 }

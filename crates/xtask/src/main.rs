@@ -117,6 +117,11 @@ fn generated() -> anyhow::Result<BTreeMap<PathBuf, String>> {
     ] {
         files.insert(format!("deploy/helm/gantry/files/{name}").into(), text.to_owned());
     }
+    let document = gantry_fleet_api::document(env!("CARGO_PKG_VERSION"));
+    files.insert(
+        "docs/reference/fleet-openapi.json".into(),
+        format!("{}\n", serde_json::to_string_pretty(&document)?),
+    );
     Ok(files)
 }
 

@@ -6,6 +6,7 @@
 
 pub mod cluster;
 pub mod fixtures;
+pub mod fleet;
 pub mod operator;
 pub mod optional;
 pub mod snapshot;

@@ -10,7 +10,7 @@
   STUB_ANSWER_SECONDS how long it takes for an answer (0); it gives one at a time
   STUB_OFFLINE        the registry cannot be reached
 
-A model whose name contains `missing` is in no registry. What the model says: "MODEL heard: TEXT".
+A model whose name contains `missing` is in no registry, one with `private` is for a known key only (see store.py). What the model says: "MODEL heard: TEXT".
 """
 
 import http.client

@@ -3,7 +3,8 @@
   manifests/registry.ollama.ai/library/NAME/TAG     what a model consists of
   blobs/sha256-HEX                                  its parts; sha256-HEX-partial while one is on its way
 
-There is no registry: every name exists, unless it contains `missing`.
+There is no registry: every name exists, unless it contains `missing`. One that contains `private` is only for those
+whose key, ~/.ollama/id_ed25519, the registry knows: it reads KNOWN.
 """
 
 import hashlib
@@ -127,6 +128,8 @@ def pull(name: str):
         raise Problem(f'pull model manifest: Get "{address}": dial tcp: lookup {host}: no such host')
     if "missing" in f"{namespace}/{model}:{tag}":
         raise Problem("pull model manifest: file does not exist")
+    if "private" in f"{namespace}/{model}:{tag}" and _key() != "KNOWN":
+        raise Problem("pull model manifest: unauthorized: access denied")
     content, blobs = _made_up(name)
     seconds = float(os.environ.get("STUB_PULL_SECONDS") or 0)
     try:
@@ -143,6 +146,11 @@ def pull(name: str):
     except OSError as error:
         raise Problem(f"{error.filename or root()}: {(error.strerror or str(error)).lower()}") from None
     yield {"status": "success"}
+
+
+def _key() -> str:
+    path = Path(os.environ.get("HOME") or "/", ".ollama/id_ed25519")
+    return path.read_text().strip() if path.exists() else ""
 
 
 _fetching = threading.Lock()

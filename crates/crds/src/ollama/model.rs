@@ -80,8 +80,8 @@ pub struct ModelSpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub image_pull_policy: Option<PullPolicy>,
 
-    /// Secrets for private registries of container images. A private registry of models knows Ollama by its key, which is on
-    /// the volume of the store, or by variables in `store.env`.
+    /// Secrets for private registries of container images. A private registry of models knows Ollama by a key: see
+    /// `store.registryKey`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::local_references")]
     pub image_pull_secrets: Option<Vec<LocalObjectReference>>,

@@ -3,7 +3,7 @@
 use crate::common::{Fragment, PullPolicy, text};
 use crate::schema;
 use crate::storage::{AccessMode, DeletionPolicy};
-use k8s_openapi::api::core::v1::{EnvVar, PodSecurityContext, ResourceRequirements};
+use k8s_openapi::api::core::v1::{EnvVar, PodSecurityContext, ResourceRequirements, SecretKeySelector};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -71,6 +71,12 @@ pub struct ModelStore {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::env")]
     pub env: Option<Vec<EnvVar>>,
+
+    /// A key of a Secret with the private key (OpenSSH, ed25519) by which private registries of models know the store.
+    /// Ollama makes one of its own on the volume when absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "schema::secret_key")]
+    pub registry_key: Option<SecretKeySelector>,
 }
 
 impl ModelStore {

@@ -104,5 +104,6 @@ const EMBEDDED: &[&str] = &[
     ".pullSecrets",
     ".providerKeys",
     ".cacheHmacKey",
+    ".registryKey",
     ".metricsToken",
 ];

@@ -9,7 +9,6 @@ use gantry_fleet_domain::crd_diff::{
 };
 
 use super::{
-    documents,
     live::Cluster,
     source::{self, Definitions, Source},
 };
@@ -210,7 +209,7 @@ fn prove_files(
     let mut provers = std::collections::BTreeMap::new();
     let mut notes = Vec::new();
     source::visit(source, &mut |file| {
-        let (objects, remarks) = documents::read(&file)?;
+        let (objects, remarks) = source::read(&file)?;
         notes.extend(remarks);
         for object in objects {
             let api = object["apiVersion"].as_str().unwrap_or_default();

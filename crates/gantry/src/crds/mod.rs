@@ -1,8 +1,6 @@
 //! `gantry crds`.
 
-mod chart;
 mod diff;
-mod documents;
 mod live;
 mod source;
 

@@ -8,11 +8,16 @@ use std::{
     str::FromStr,
 };
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, anyhow, bail};
+use gantry_fleet::infrastructure::{
+    charts::{
+        archive::{self, File},
+        documents,
+    },
+    yaml::{self, Bounds},
+};
 use gantry_fleet_domain::crd_diff::{Crd, is_definition};
 use serde_json::Value;
-
-use super::{chart, documents};
 
 /// One file may be this large; a set of definitions is rarely more than a tenth of it.
 pub const MAX_FILE: u64 = 64 << 20;
@@ -85,20 +90,28 @@ impl Definitions {
     }
 }
 
-/// One file as it was read, wherever it lay.
-#[derive(Debug)]
-pub struct File {
-    pub path: String,
-    pub bytes: Vec<u8>,
-    /// Of a chart's `templates`, where Go's template language may be mixed in.
-    pub template: bool,
+/// Our own files may be larger than what strangers send.
+const BOUNDS: Bounds = Bounds {
+    bytes: MAX_FILE as usize,
+    nodes: 4_000_000,
+    ..yaml::CHART
+};
+
+/// The documents of a file, and what the user should know about them.
+pub fn read(file: &File) -> anyhow::Result<(Vec<Value>, Vec<String>)> {
+    if documents::is_templated(file) {
+        return Ok(documents::approximate(file, BOUNDS));
+    }
+    let documents =
+        documents::read(file, BOUNDS).map_err(|error| anyhow!("failed to read {}: it {error}", file.path))?;
+    Ok((documents, Vec::new()))
 }
 
 /// All definitions of a file, folder, chart or standard input.
 pub fn definitions(source: &Source) -> anyhow::Result<Definitions> {
     let mut found = Definitions::default();
     visit(source, &mut |file| {
-        let (documents, notes) = documents::read(&file)?;
+        let (documents, notes) = read(&file)?;
         found.notes.extend(notes);
         for document in documents {
             found.take(&document, &file.path);
@@ -171,7 +184,7 @@ fn folder(
             }
             let template = template || (is_chart && name == "templates");
             folder(&entry, template, depth - 1, left, each)?;
-        } else if !is_chart && documents::may_hold(&name) {
+        } else if !is_chart && documents::may_hold_or_pack(&name) {
             if *left == 0 {
                 bail!("more than {MAX_FILES} files");
             }
@@ -190,8 +203,15 @@ fn file(path: &Path, template: bool, each: &mut dyn FnMut(File) -> anyhow::Resul
         bail!("{name} is larger than {} MB", MAX_FILE >> 20);
     }
     let bytes = fs::read(path).with_context(context)?;
-    if chart::is_archive(&name) {
-        return chart::unpack(&name, &bytes, each);
+    if archive::is_archive(&name) {
+        let files = archive::read(&bytes).map_err(|error| anyhow!("{name}: {error}"))?;
+        for file in files {
+            each(File {
+                path: format!("{name}:{}", file.path),
+                ..file
+            })?;
+        }
+        return Ok(());
     }
     each(File {
         path: name,

@@ -8,6 +8,7 @@ use http_body_util::{BodyExt as _, Limited};
 use hyper_util::client::legacy::connect::HttpConnector;
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, Client, api::ListParams, client::Body};
+use tokio::time::Instant;
 
 use super::{
     exposition::{self, Sample},
@@ -27,6 +28,9 @@ const PORT_NAME: &str = "metrics";
 /// An autoscaler asks for several metrics in a row; all of them see the same moment.
 const LIFE: Duration = Duration::from_secs(2);
 const DEADLINE: Duration = Duration::from_secs(3);
+/// For all of them: whoever asked does not wait much longer.
+const WHOLE: Duration = Duration::from_secs(8);
+const LATE: &str = "no answer in time";
 const MOST_BYTES: usize = 1 << 20;
 const MOST_PODS: usize = 1000;
 const AT_ONCE: usize = 32;
@@ -87,13 +91,12 @@ impl Source {
             .get(key, self.list(wanted))
             .await
             .map_err(|(code, message)| Refusal::new(code, reason(code), message))?;
+        let end = Instant::now() + WHOLE;
         let asked: Vec<(Target, Result<Vec<Sample>, String>)> = stream::iter(targets)
             .map(|target| async move {
-                let samples = self
-                    .samples
-                    .get(target.clone(), self.scrape(target.clone()))
-                    .await;
-                (target, samples)
+                let asking = self.samples.get(target.clone(), self.scrape(target.clone()));
+                let samples = tokio::time::timeout_at(end, asking).await;
+                (target, samples.unwrap_or_else(|_| Err(LATE.to_owned())))
             })
             .buffered(AT_ONCE)
             .collect()
@@ -181,7 +184,7 @@ impl Source {
         };
         tokio::time::timeout(DEADLINE, read)
             .await
-            .unwrap_or_else(|_| Err("no answer in time".to_owned()))
+            .unwrap_or_else(|_| Err(LATE.to_owned()))
     }
 }
 
@@ -302,6 +305,52 @@ mod tests {
         ] {
             assert!(pod(change.clone()).is_none(), "{change}");
         }
+    }
+
+    /// An API server with this many pods, none of which ever answers.
+    fn cluster(pods: usize) -> Client {
+        let items: Vec<serde_json::Value> = (0..pods)
+            .map(|number| {
+                json!({
+                    "metadata": {"name": format!("phi-{number}"), "namespace": "team", "uid": number.to_string()},
+                    "spec": {"containers": [{"name": "model-proxy"}]},
+                    "status": {"phase": "Running", "podIP": "10.0.0.7"},
+                })
+            })
+            .collect();
+        let list = json!({"apiVersion": "v1", "kind": "PodList", "metadata": {}, "items": items}).to_string();
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let list = list.clone();
+            async move {
+                if request.uri().path().ends_with("/metrics") {
+                    std::future::pending::<()>().await;
+                }
+                Ok::<_, std::convert::Infallible>(http::Response::new(Body::from(list.into_bytes())))
+            }
+        });
+        Client::new(service, "default")
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn silence_is_told_as_such_and_soon() {
+        let path = "/apis/external.metrics.k8s.io/v1beta1/namespaces/team/gantry_model_queue_depth";
+        let Ok(Question::Values(wanted)) = question(path, None) else {
+            panic!("it is one")
+        };
+        let begin = Instant::now();
+        let refusal = Source::new(cluster(500), Reach::Proxy)
+            .values(&wanted)
+            .await
+            .unwrap_err();
+        assert_eq!(refusal.code, 503);
+        assert!(refusal.message.contains("none of 500"), "{}", refusal.message);
+        assert!(begin.elapsed() < Duration::from_secs(10), "{:?}", begin.elapsed());
+        let nobody = Source::new(cluster(0), Reach::Proxy).values(&wanted).await;
+        assert_eq!(nobody, Ok(vec![]));
+        let crowd = Source::new(cluster(MOST_PODS + 1), Reach::Proxy)
+            .values(&wanted)
+            .await;
+        assert_eq!(crowd.unwrap_err().code, 400);
     }
 
     #[test]

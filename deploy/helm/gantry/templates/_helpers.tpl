@@ -34,6 +34,10 @@
 {{- end }}
 {{- end }}
 
+{{- define "gantry.fleet.name" -}}
+{{ include "gantry.fullname" . }}-fleet
+{{- end }}
+
 {{- define "gantry.crds.name" -}}
 {{ include "gantry.fullname" . }}-crds
 {{- end }}

@@ -11,11 +11,12 @@ pub fn table() -> Table {
         "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}},
     });
     let env = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "model-env"}, "data": {"A": "1"}});
+    let secret = |name: &str| json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "stringData": {"a": "1", "b": "2"}});
     Table {
         kind: "Model",
         resource: model_resource(),
         rows: rows(),
-        before: vec![claim, env],
+        before: vec![claim, env, secret("keys"), secret("more")],
         child_name: |child, root| match child {
             "StatefulSet" => format!("ollama-models-store-{root}"),
             "PersistentVolumeClaim" => format!("ollama-models-store-{root}-pvc"),
@@ -84,6 +85,21 @@ fn rows() -> Vec<Row> {
             json!({"store": {name: value}}),
             "StatefulSet",
             pointer,
+            expected,
+        )
+    };
+    let registry_key = |field, set: Value, pointer: &str, expected: Value| {
+        let mut keyed = alone();
+        merge(
+            &mut keyed,
+            &json!({"store": {"registryKey": {"name": "keys", "key": "a"}}}),
+        );
+        row(
+            field,
+            keyed,
+            json!({"store": {"registryKey": set}}),
+            "StatefulSet",
+            pod(&format!("volumes/[name=registry-key]/secret/{pointer}")),
             expected,
         )
     };
@@ -216,6 +232,24 @@ fn rows() -> Vec<Row> {
             json!([{"name": "HTTPS_PROXY", "value": "http://proxy"}]),
             server("env/[name=HTTPS_PROXY]/value"),
             json!("http://proxy"),
+        ),
+        registry_key(
+            "store.registryKey.name",
+            json!({"name": "more"}),
+            "secretName",
+            json!("more"),
+        ),
+        registry_key(
+            "store.registryKey.key",
+            json!({"key": "b"}),
+            "items/0/key",
+            json!("b"),
+        ),
+        registry_key(
+            "store.registryKey.optional",
+            json!({"optional": true}),
+            "optional",
+            json!(true),
         ),
         row(
             "store.resources.limits",

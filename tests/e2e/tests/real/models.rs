@@ -10,10 +10,10 @@ use gantry_e2e::{
 };
 use http::Request;
 use http_body_util::BodyExt;
-use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, Secret};
 use kube::{
     Api, ResourceExt,
-    api::{DeleteParams, ListParams},
+    api::{DeleteParams, ListParams, PostParams},
     client::Body,
     core::DynamicObject,
 };
@@ -122,6 +122,8 @@ async fn from_applied_to_answering_and_gone_again() -> anyhow::Result<()> {
         "Ollama's words: {message}"
     );
 
+    a_private_model_needs_a_known_key(&cluster).await?;
+
     gone(&cluster, "one").await?;
     ensure!(
         stored(&cluster)
@@ -149,6 +151,36 @@ async fn from_applied_to_answering_and_gone_again() -> anyhow::Result<()> {
     .await?;
     operator.stop().await;
     cluster.done().await
+}
+
+async fn a_private_model_needs_a_known_key(cluster: &Cluster) -> anyhow::Result<()> {
+    let told = |reason: &'static str, words: &'static str| {
+        move |model: &DynamicObject| {
+            condition(model, "Ready").is_some_and(|ready| {
+                ready["reason"] == reason && ready["message"].to_string().contains(words)
+            })
+        }
+    };
+    make(cluster, "denied", "team/private:1b", 0).await?;
+    until(cluster, "denied", told("PullFailed", "access denied")).await?;
+    gone(cluster, "denied").await?;
+
+    let model = json!({
+        "apiVersion": "ollama.ayaka.io/v1", "kind": "Model", "metadata": {"name": "hidden"},
+        "spec": {"image": "team/private:1b", "store": {
+            "scope": "PerModel", "size": "1Gi", "deletionPolicy": "Delete",
+            "registryKey": {"name": "registry", "key": "ours"},
+        }},
+    });
+    cluster.apply(&model_resource(), &model).await?;
+    until(cluster, "hidden", told("WaitingForSecret", "registry")).await?;
+    let secrets: Api<Secret> = Api::namespaced(cluster.client.clone(), &cluster.namespace);
+    let secret: Secret = serde_json::from_value(json!({
+        "metadata": {"name": "registry"}, "stringData": {"ours": "KNOWN"},
+    }))?;
+    secrets.create(&PostParams::default(), &secret).await?;
+    until(cluster, "hidden", is_ready).await?;
+    gone(cluster, "hidden").await
 }
 
 #[tokio::test(flavor = "multi_thread")]

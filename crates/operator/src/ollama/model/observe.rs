@@ -104,7 +104,8 @@ pub async fn observe(controller: &Models, model: &Model, context: &Context) -> R
             key: elder.clone(),
         }));
         context.links.set(Models::NAME, &key, &targets);
-        let uses = refs::uses(&key.namespace, &draft.template["spec"]);
+        let mut uses = refs::uses(&key.namespace, &draft.template["spec"]);
+        uses.extend(refs::uses(&key.namespace, draft.store.pod()));
         let wanted = uses.into_iter().map(|used| used.reference).collect();
         observed.known = context.references.resolve(Models::NAME, &key, wanted).await?;
     }

@@ -18,7 +18,7 @@ use gantry_kit::{
 };
 use k8s_openapi::api::{
     apps::v1::StatefulSet,
-    core::v1::{PersistentVolumeClaim, Service},
+    core::v1::{PersistentVolumeClaim, SecretKeySelector, Service},
 };
 use kube::{ResourceExt, core::ApiResource};
 use serde_json::{Value, json};
@@ -40,6 +40,7 @@ pub const MOUNT: &str = "/ollama/.ollama";
 pub const MODELS: &str = "/ollama/.ollama/models";
 pub const VOLUME: &str = "image-storage";
 pub const SERVER: &str = "server";
+const REGISTRY_KEY: &str = "registry-key";
 
 /// Which store a Model uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -145,6 +146,9 @@ pub fn decide(
         model.spec.store.as_ref()?.tolerations.clone()
     });
     let env = words.first("store.env", |model| model.spec.store.as_ref()?.env.clone());
+    let registry_key = words.first("store.registryKey", |model| {
+        model.spec.store.as_ref()?.registry_key.clone()
+    });
     let claim_is_read_only = words.first("persistentVolumeClaim.readOnly", |model| {
         Some(model.spec.claim().ok()??.read_only)
     });
@@ -224,7 +228,7 @@ pub fn decide(
     server["env"] = json!([
         {"name": "OLLAMA_HOST", "value": format!("0.0.0.0:{PORT}")},
         {"name": "OLLAMA_MODELS", "value": MODELS},
-        {"name": "HOME", "value": if read_only { "/tmp" } else { "/ollama" }},
+        {"name": "HOME", "value": if read_only || registry_key.is_some() { "/tmp" } else { "/ollama" }},
         // A download that broke off with its pod goes on where it stopped, and nobody's weights are thrown away.
         {"name": "OLLAMA_NOPRUNE", "value": "true"},
     ]);
@@ -235,6 +239,9 @@ pub fn decide(
     drop_nulls(&mut patch);
     strategic(&mut server, &patch);
     let mut pod = pod(vec![server], vec![], &id.claim, read_only);
+    if let Some(key) = &registry_key {
+        strategic(&mut pod, &with_registry_key(key));
+    }
     if let Some(security) = &security {
         strategic(&mut pod, &json!({"securityContext": security}));
     }
@@ -272,7 +279,29 @@ pub fn decide(
     })
 }
 
+/// Ollama looks for its key in its home, which is then not on the volume: a mount would leave a folder there that only
+/// root may write to.
+fn with_registry_key(key: &SecretKeySelector) -> Value {
+    let mut secret = json!({
+        "secretName": key.name, "items": [{"key": key.key, "path": "id_ed25519"}], "defaultMode": 0o440,
+        "optional": key.optional,
+    });
+    drop_nulls(&mut secret);
+    json!({
+        "volumes": [{"name": REGISTRY_KEY, "secret": secret}],
+        "containers": [{
+            "name": SERVER,
+            "volumeMounts": [{"name": REGISTRY_KEY, "mountPath": "/tmp/.ollama", "readOnly": true}],
+        }],
+    })
+}
+
 impl Store {
+    /// What its server's pod is made of.
+    pub fn pod(&self) -> &Value {
+        &self.workload["spec"]["template"]["spec"]
+    }
+
     /// In the order in which they need each other.
     pub fn add_to(&self, wish: &mut Wish) {
         if !self.id.is_given {

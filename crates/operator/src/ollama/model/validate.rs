@@ -83,6 +83,8 @@ pub fn validate(model: &Model, settings: &Settings, observed: &Observed) -> Resu
     let namespace = model.namespace().unwrap_or_default();
     let uses = refs::uses(&namespace, &draft.template["spec"]);
     Blocked::on_missing(refs::missing(&uses, &observed.known))?;
+    let uses_of_store = refs::uses(&namespace, draft.store.pod());
+    Blocked::on_missing(refs::missing(&uses_of_store, &observed.known))?;
     let workload = workload_name(model);
     let named = |source| {
         let uses = uses.iter().filter(|used| used.reference.source == source);

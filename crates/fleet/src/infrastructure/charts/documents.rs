@@ -1,60 +1,55 @@
-//! The documents of a file: JSON, YAML, lists of objects, and templates as far as they are plain YAML.
+//! The documents of a file: JSON, YAML, lists of objects, and templates as far as they are nearly YAML.
 
-use anyhow::Context as _;
 use serde_json::Value;
 
-use super::{chart::is_archive, source::File};
-
-/// Definitions of thousands of fields are large; anchors that multiply are still refused.
-const MAX_NODES: usize = 4_000_000;
-const MAX_DEPTH: usize = 200;
+use super::archive::{File, is_archive};
+use crate::infrastructure::yaml::{self, Bounds, TextError};
 
 /// Whether a file of this name may hold documents.
 pub fn may_hold(name: &str) -> bool {
     let lower = name.to_ascii_lowercase();
     let ending = lower.rsplit('.').next().unwrap_or_default();
-    matches!(ending, "yaml" | "yml" | "json") || is_archive(name)
+    matches!(ending, "yaml" | "yml" | "json")
 }
 
-/// The documents of a file, and what the user should know about them.
-pub fn read(file: &File) -> anyhow::Result<(Vec<Value>, Vec<String>)> {
-    let text = std::str::from_utf8(&file.bytes).with_context(|| format!("{} is not text", file.path))?;
+/// Whether a file of this name may hold documents, or other files that do.
+pub fn may_hold_or_pack(name: &str) -> bool {
+    may_hold(name) || is_archive(name)
+}
+
+fn has(file: &File, word: &str) -> bool {
+    file.bytes
+        .windows(word.len())
+        .any(|window| window == word.as_bytes())
+}
+
+/// Most files of a chart have no definitions, and need not even be parsed.
+pub fn may_define(file: &File) -> bool {
+    has(file, "CustomResourceDefinition")
+}
+
+/// Whether the file may hold definitions that only Helm can tell for sure.
+pub fn is_templated(file: &File) -> bool {
+    file.template && has(file, "{{") && may_define(file)
+}
+
+/// All documents of a file, with lists opened.
+pub fn read(file: &File, bounds: Bounds) -> Result<Vec<Value>, TextError> {
+    let text = std::str::from_utf8(&file.bytes).map_err(|_| TextError::Unreadable)?;
     if file.template && text.contains("{{") {
-        return Ok(template(&file.path, text));
+        return Ok(Vec::new());
     }
-    let documents = parse(text).with_context(|| format!("failed to read {}", file.path))?;
-    Ok((documents.into_iter().flat_map(flatten).collect(), Vec::new()))
+    parse(text, bounds)
 }
 
-fn parse(text: &str) -> anyhow::Result<Vec<Value>> {
-    if text.trim_start().starts_with('{') {
-        let mut documents = Vec::new();
-        for document in serde_json::Deserializer::from_str(text).into_iter::<Value>() {
-            match document {
-                Ok(document) => documents.push(document),
-                // YAML may begin with a brace as well.
-                Err(_) => return yaml(text),
-            }
-        }
-        return Ok(documents);
-    }
-    yaml(text)
-}
-
-fn yaml(text: &str) -> anyhow::Result<Vec<Value>> {
-    let options = serde_saphyr::options! {
-        budget: serde_saphyr::budget! {
-            max_nodes: MAX_NODES,
-            max_events: 2 * MAX_NODES,
-            max_depth: MAX_DEPTH,
-            max_documents: 10_000,
-        },
-    };
-    Ok(serde_saphyr::from_multiple_with_options(text, options)?)
+/// Documents, with lists opened.
+pub fn parse(text: &str, bounds: Bounds) -> Result<Vec<Value>, TextError> {
+    let documents = yaml::documents(text, bounds)?;
+    Ok(documents.into_iter().flat_map(opened).collect())
 }
 
 /// The objects of a `List`, or the object itself.
-fn flatten(mut document: Value) -> Vec<Value> {
+fn opened(mut document: Value) -> Vec<Value> {
     let is_list = document["kind"]
         .as_str()
         .is_some_and(|kind| kind.ends_with("List"));
@@ -66,17 +61,19 @@ fn flatten(mut document: Value) -> Vec<Value> {
 
 /// Definitions in a template, read without rendering it: lines that are only actions are left out, and values that are
 /// actions become a word. What then is no YAML is named, not guessed.
-fn template(path: &str, text: &str) -> (Vec<Value>, Vec<String>) {
+pub fn approximate(file: &File, bounds: Bounds) -> (Vec<Value>, Vec<String>) {
     let mut documents = Vec::new();
     let mut notes = Vec::new();
-    for part in split(text) {
+    let text = String::from_utf8_lossy(&file.bytes);
+    for part in split(&text) {
         if !part.contains("CustomResourceDefinition") {
             continue;
         }
-        match parse(&without_actions(&part)) {
-            Ok(read) => documents.extend(read.into_iter().flat_map(flatten)),
+        match parse(&without_actions(&part), bounds) {
+            Ok(read) => documents.extend(read),
             Err(_) => notes.push(format!(
-                "a definition in {path} depends on chart values and was not compared; render the chart with `helm template` and compare the output"
+                "a definition in {} depends on chart values and was not compared; render the chart with `helm template` and compare the output",
+                file.path
             )),
         }
     }
@@ -133,9 +130,8 @@ fn without_actions(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::fmt::Write as _;
-
     use super::*;
+    use crate::infrastructure::yaml::CHART;
 
     fn file(text: &str, template: bool) -> File {
         File {
@@ -148,7 +144,7 @@ mod tests {
     #[test]
     fn lists_are_opened() {
         let text = "kind: List\nitems:\n- kind: A\n- kind: B\n---\nkind: C\n";
-        let (documents, _) = read(&file(text, false)).unwrap();
+        let documents = read(&file(text, false), CHART).unwrap();
         let kinds: Vec<&str> = documents.iter().filter_map(|d| d["kind"].as_str()).collect();
         assert_eq!(kinds, ["A", "B", "C"]);
     }
@@ -158,7 +154,10 @@ mod tests {
         let text = "{{- if .Values.crds }}\nkind: CustomResourceDefinition\nmetadata:\n  name: {{ .Values.name }}\n  \
                     labels:\n    {{- include \"labels\" . | nindent 4 }}\n    a: \"{{ .Release.Name }}-x\"\nspec:\n  \
                     group: example.com\n{{- end }}\n";
-        let (documents, notes) = read(&file(text, true)).unwrap();
+        let template = file(text, true);
+        assert!(is_templated(&template));
+        assert!(read(&template, CHART).unwrap().is_empty());
+        let (documents, notes) = approximate(&template, CHART);
         assert!(notes.is_empty(), "{notes:?}");
         assert_eq!(documents[0]["spec"]["group"], "example.com");
         assert_eq!(documents[0]["metadata"]["labels"]["a"], "-x");
@@ -167,19 +166,8 @@ mod tests {
     #[test]
     fn templates_that_are_not_are_named() {
         let text = "kind: CustomResourceDefinition\n  {{ range .x }} a: [ {{ end }}\n";
-        let (documents, notes) = read(&file(text, true)).unwrap();
+        let (documents, notes) = approximate(&file(text, true), CHART);
         assert!(documents.is_empty());
         assert_eq!(notes.len(), 1);
-    }
-
-    #[test]
-    fn anchors_that_multiply_are_refused() {
-        let mut text = String::from("a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n");
-        for level in 1..9 {
-            let before = level - 1;
-            let aliases = vec![format!("*a{before}"); 10].join(", ");
-            let _ = writeln!(text, "a{level}: &a{level} [{aliases}]");
-        }
-        assert!(read(&file(&text, false)).is_err());
     }
 }

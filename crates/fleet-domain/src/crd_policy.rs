@@ -1,0 +1,323 @@
+//! What a comparison of definitions means for those who run the fleet: which changes break, and whether somebody has to
+//! take responsibility before they reach production.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use sha2::{Digest as _, Sha256};
+
+use crate::crd_diff::{
+    Class, Crd, Direction, Finding, Impact, Options, Report, ServerVersion, compare, is_definition,
+};
+
+/// Whether a schema may be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Approval {
+    /// It breaks nothing.
+    NotRequired,
+    Pending,
+    /// Each of its breaking changes is waived today.
+    Waived,
+    Approved,
+    Rejected,
+}
+
+impl Approval {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::NotRequired => "NotRequired",
+            Self::Pending => "Pending",
+            Self::Waived => "Waived",
+            Self::Approved => "Approved",
+            Self::Rejected => "Rejected",
+        }
+    }
+
+    pub fn from_name(name: &str) -> Option<Self> {
+        [
+            Self::NotRequired,
+            Self::Pending,
+            Self::Waived,
+            Self::Approved,
+            Self::Rejected,
+        ]
+        .into_iter()
+        .find(|approval| approval.name().eq_ignore_ascii_case(name))
+    }
+
+    /// What a new schema starts with. What nobody can decide is for a person to decide.
+    pub fn of(report: &Report) -> Self {
+        if Change::breaking(report).is_empty() {
+            Self::NotRequired
+        } else {
+            Self::Pending
+        }
+    }
+}
+
+/// One change, in the words of the REST API.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Change {
+    /// `Added`, `Modified` or `Removed`.
+    pub change_type: String,
+    pub field_path: String,
+    pub previous_type: String,
+    pub new_type: String,
+    pub is_breaking: bool,
+    pub description: String,
+    /// `Critical` (data is lost), `High` (objects or clients are refused), `Medium` (undecidable), `Low`, `Info`.
+    pub severity: String,
+    /// What to do about it.
+    pub action: String,
+    pub fingerprint: String,
+    /// Somebody has taken responsibility for it.
+    #[serde(default)]
+    pub is_waived: bool,
+}
+
+impl Change {
+    fn of(finding: &Finding) -> Self {
+        // The things that come and go are named so; a rule or limit that is added modifies the field it is about.
+        let change_type = match finding.kind.id() {
+            "crd-added" | "version-added" | "field-added" | "status-subresource-added" => "Added",
+            "crd-removed"
+            | "version-removed"
+            | "field-removed"
+            | "status-subresource-removed"
+            | "scale-subresource-removed"
+            | "selectable-field-removed" => "Removed",
+            _ => "Modified",
+        };
+        let severity = match (finding.impact, finding.class) {
+            (Impact::Breaking, Class::DataLoss) => "Critical",
+            (Impact::Breaking, _) => "High",
+            (Impact::Undecidable, _) => "Medium",
+            (Impact::Warning, _) => "Low",
+            (Impact::Info, _) => "Info",
+        };
+        let version = finding
+            .version
+            .as_deref()
+            .map(|version| format!("{version}: "))
+            .unwrap_or_default();
+        Self {
+            change_type: change_type.to_owned(),
+            field_path: format!("{version}{}", finding.path),
+            previous_type: finding.before.clone(),
+            new_type: finding.after.clone(),
+            is_breaking: stops(finding),
+            description: finding.undecidable.clone().unwrap_or_else(|| finding.why.clone()),
+            severity: severity.to_owned(),
+            action: finding.action.clone(),
+            fingerprint: finding.fingerprint.clone(),
+            is_waived: finding.waiver.is_some(),
+        }
+    }
+
+    /// What needs an approval: it breaks, or nobody can tell.
+    pub fn breaking(report: &Report) -> Vec<Self> {
+        Self::which(report, stops)
+    }
+
+    pub fn harmless(report: &Report) -> Vec<Self> {
+        Self::which(report, |finding| !stops(finding))
+    }
+
+    fn which(report: &Report, pick: impl Fn(&Finding) -> bool) -> Vec<Self> {
+        report
+            .findings
+            .iter()
+            .filter(|finding| finding.direction == Direction::Forward && pick(finding))
+            .map(Self::of)
+            .collect()
+    }
+}
+
+fn stops(finding: &Finding) -> bool {
+    finding.waiver.is_none() && matches!(finding.impact, Impact::Breaking | Impact::Undecidable)
+}
+
+/// Compares one definition with the one before it, both ways.
+pub fn assess(old: &Crd, new: &Crd, server: Option<ServerVersion>) -> Report {
+    let options = Options {
+        forward: true,
+        backward: true,
+        server,
+        old_is_cluster: false,
+        new_is_cluster: false,
+    };
+    compare(std::slice::from_ref(old), std::slice::from_ref(new), &options)
+}
+
+/// A proposed schema as people send it: a whole definition, or only the `openAPIV3Schema` that its versions shall have.
+pub fn proposed(current: &Value, proposal: &Value) -> Result<Value, &'static str> {
+    if is_definition(proposal) {
+        return Ok(proposal.clone());
+    }
+    let schema = proposal.get("openAPIV3Schema").unwrap_or(proposal);
+    if !["type", "properties", "x-kubernetes-preserve-unknown-fields"]
+        .iter()
+        .any(|field| schema.get(field).is_some())
+    {
+        return Err("is neither a CustomResourceDefinition nor an openAPIV3Schema");
+    }
+    let mut document = current.clone();
+    let versions = document
+        .pointer_mut("/spec/versions")
+        .and_then(Value::as_array_mut)
+        .ok_or("cannot be put into the stored definition, which has no list of versions; send the whole definition")?;
+    for version in versions {
+        version["schema"] = serde_json::json!({"openAPIV3Schema": schema});
+    }
+    Ok(document)
+}
+
+/// What two definitions have in common when objects cannot tell them apart: the same for a chart's file and for what a
+/// cluster made of it. Words for people, webhooks and what the server fills in are left out.
+pub fn digest(definition: &Value) -> String {
+    let spec = &definition["spec"];
+    let versions: std::collections::BTreeMap<&str, Value> = spec["versions"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .map(|version| {
+            let name = version["name"].as_str().unwrap_or_default();
+            let schema = version
+                .pointer("/schema/openAPIV3Schema")
+                .map(without_words)
+                .unwrap_or_default();
+            (
+                name,
+                serde_json::json!([version["served"], version["storage"], schema]),
+            )
+        })
+        .collect();
+    let same = serde_json::json!([
+        spec["group"],
+        spec["names"]["plural"],
+        spec["names"]["kind"],
+        spec["scope"],
+        versions
+    ]);
+    let mut text = String::new();
+    write_sorted(&same, &mut text);
+    crate::hex(&Sha256::digest(text.as_bytes()))
+}
+
+fn without_words(schema: &Value) -> Value {
+    match schema {
+        Value::Object(fields) => Value::Object(
+            fields
+                .iter()
+                // A property may be called `description`; its value is a schema then, and not text.
+                .filter(|(name, value)| !(name.as_str() == "description" && value.is_string()))
+                .map(|(name, value)| (name.clone(), without_words(value)))
+                .collect(),
+        ),
+        Value::Array(items) => Value::Array(items.iter().map(without_words).collect()),
+        other => other.clone(),
+    }
+}
+
+/// JSON with sorted members: whether a map keeps its order depends on a feature that any crate may turn on.
+fn write_sorted(value: &Value, out: &mut String) {
+    match value {
+        Value::Object(fields) => {
+            let mut sorted: Vec<_> = fields.iter().collect();
+            sorted.sort_unstable_by_key(|(name, _)| name.as_str());
+            out.push('{');
+            for (name, value) in sorted {
+                out.push_str(&Value::String(name.clone()).to_string());
+                out.push(':');
+                write_sorted(value, out);
+                out.push(',');
+            }
+            out.push('}');
+        }
+        Value::Array(items) => {
+            out.push('[');
+            for item in items {
+                write_sorted(item, out);
+                out.push(',');
+            }
+            out.push(']');
+        }
+        other => out.push_str(&other.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn definition(properties: Value, required: &[&str]) -> Value {
+        json!({
+            "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+            "metadata": {"name": "things.example.com"},
+            "spec": {
+                "group": "example.com", "scope": "Namespaced", "names": {"plural": "things", "kind": "Thing"},
+                "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": {
+                    "type": "object",
+                    "properties": {"spec": {"type": "object", "properties": properties, "required": required}},
+                }}}],
+            },
+        })
+    }
+
+    fn report(old: &Value, new: &Value) -> Report {
+        assess(&Crd::parse(old).unwrap(), &Crd::parse(new).unwrap(), None)
+    }
+
+    #[test]
+    fn a_removed_field_needs_approval_and_an_added_one_does_not() {
+        let one = definition(json!({"a": {"type": "string"}}), &[]);
+        let two = definition(json!({"a": {"type": "string"}, "b": {"type": "string"}}), &[]);
+        let grown = report(&one, &two);
+        assert_eq!(Approval::of(&grown), Approval::NotRequired);
+        let shrunk = report(&two, &one);
+        assert_eq!(Approval::of(&shrunk), Approval::Pending);
+        let [change] = &Change::breaking(&shrunk)[..] else {
+            panic!("{shrunk:?}")
+        };
+        assert_eq!(
+            (change.change_type.as_str(), change.severity.as_str()),
+            ("Removed", "Critical")
+        );
+        assert!(change.field_path.contains("spec.b"), "{change:?}");
+    }
+
+    #[test]
+    fn a_required_field_is_breaking() {
+        let one = definition(json!({"a": {"type": "string"}}), &[]);
+        let two = definition(json!({"a": {"type": "string"}}), &["a"]);
+        assert_eq!(Approval::of(&report(&one, &two)), Approval::Pending);
+    }
+
+    #[test]
+    fn a_digest_is_blind_to_words_and_to_what_servers_add() {
+        let one = definition(json!({"a": {"type": "string"}}), &[]);
+        let mut same = definition(json!({"a": {"type": "string", "description": "words"}}), &[]);
+        same["spec"]["conversion"] = json!({"strategy": "None"});
+        same["spec"]["names"]["listKind"] = json!("ThingList");
+        same["status"] = json!({"storedVersions": ["v1"]});
+        assert_eq!(digest(&one), digest(&same));
+        let named = definition(
+            json!({"a": {"type": "string"}, "description": {"type": "string"}}),
+            &[],
+        );
+        assert_ne!(digest(&one), digest(&named));
+    }
+
+    #[test]
+    fn a_bare_schema_is_put_into_the_definition() {
+        let one = definition(json!({"a": {"type": "string"}}), &[]);
+        let schema = json!({"type": "object", "properties": {"spec": {"type": "object", "properties": {"a": {"type": "integer"}}}}});
+        let whole = proposed(&one, &json!({"openAPIV3Schema": schema})).unwrap();
+        assert_eq!(whole, proposed(&one, &schema).unwrap());
+        assert_eq!(Approval::of(&report(&one, &whole)), Approval::Pending);
+        assert!(proposed(&one, &json!({"kind": "Pod"})).is_err());
+        assert!(proposed(&one, &json!(7)).is_err());
+    }
+}

@@ -1,0 +1,216 @@
+//! What every answer has: a trace id, a problem body when something went wrong, and headers that keep browsers in line.
+
+use std::sync::Arc;
+
+use axum::{
+    Json,
+    extract::{Request, State},
+    http::{HeaderName, HeaderValue, StatusCode, header},
+    middleware::Next,
+    response::{IntoResponse, Response},
+};
+use gantry_fleet_api::{Problem, ProblemBody};
+use opentelemetry::trace::{SpanContext, SpanId, TraceContextExt as _, TraceFlags, TraceId, TraceState};
+use tracing::Instrument as _;
+use tracing_opentelemetry::OpenTelemetrySpanExt as _;
+use uuid::Uuid;
+
+use super::App;
+use crate::{Error, orchestrator::Reply};
+
+/// The trace that a request belongs to: that of the caller, if it came with one.
+#[derive(Clone, Debug)]
+pub struct Trace {
+    pub id: String,
+    span: String,
+}
+
+impl Trace {
+    /// From a W3C `traceparent`, or a new one.
+    fn of(header: Option<&HeaderValue>) -> Self {
+        let given = header.and_then(|value| value.to_str().ok()).and_then(|text| {
+            let mut parts = text.split('-').skip(1);
+            let (id, span) = (parts.next()?, parts.next()?);
+            (is_hex(id, 32) && is_hex(span, 16)).then(|| Self {
+                id: id.to_owned(),
+                span: span.to_owned(),
+            })
+        });
+        given.unwrap_or_else(|| Self {
+            id: Uuid::new_v4().simple().to_string(),
+            span: Uuid::new_v4().simple().to_string()[..16].to_owned(),
+        })
+    }
+
+    /// What our spans hang under, so that they have this id wherever they are sent.
+    fn context(&self) -> opentelemetry::Context {
+        let span = SpanContext::new(
+            TraceId::from_hex(&self.id).unwrap_or(TraceId::INVALID),
+            SpanId::from_hex(&self.span).unwrap_or(SpanId::INVALID),
+            TraceFlags::SAMPLED,
+            true,
+            TraceState::default(),
+        );
+        opentelemetry::Context::new().with_remote_span_context(span)
+    }
+}
+
+/// Digits of this number that are not all zero.
+fn is_hex(text: &str, digits: usize) -> bool {
+    text.len() == digits
+        && text
+            .bytes()
+            .all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte))
+        && text.bytes().any(|byte| byte != b'0')
+}
+
+pub async fn trace(mut request: Request, next: Next) -> Response {
+    let trace = Trace::of(request.headers().get("traceparent"));
+    let span = tracing::info_span!(
+        "request",
+        trace_id = trace.id,
+        method = %request.method(),
+        path = request.uri().path(),
+        user = tracing::field::Empty,
+    );
+    let _ = span.set_parent(trace.context());
+    request.extensions_mut().insert(trace);
+    next.run(request).instrument(span).await
+}
+
+/// An error travels as itself until the trace id is known.
+impl IntoResponse for Error {
+    fn into_response(self) -> Response {
+        let mut response = StatusCode::from_u16(self.status())
+            .unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
+            .into_response();
+        response.extensions_mut().insert(Arc::new(self));
+        response
+    }
+}
+
+impl IntoResponse for Reply {
+    fn into_response(self) -> Response {
+        let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let mut response = if self.body.is_empty() {
+            status.into_response()
+        } else {
+            (status, [(header::CONTENT_TYPE, "application/json")], self.body).into_response()
+        };
+        if let Some(revision) = self.revision {
+            put(&mut response, header::ETAG, &etag(revision));
+        }
+        if self.replayed {
+            put(
+                &mut response,
+                HeaderName::from_static("idempotency-replayed"),
+                "true",
+            );
+        }
+        response
+    }
+}
+
+pub fn etag(revision: i64) -> String {
+    format!("\"{revision}\"")
+}
+
+pub fn put(response: &mut Response, name: HeaderName, value: &str) {
+    if let Ok(value) = HeaderValue::from_str(value) {
+        response.headers_mut().insert(name, value);
+    }
+}
+
+pub async fn finish(State(app): State<App>, request: Request, next: Next) -> Response {
+    let trace = request
+        .extensions()
+        .get::<Trace>()
+        .cloned()
+        .unwrap_or_else(|| Trace::of(None));
+    let mut response = next.run(request).await;
+    if let Some(error) = response.extensions_mut().remove::<Arc<Error>>() {
+        let headers = std::mem::take(response.headers_mut());
+        response = problem(&app, &error, &trace);
+        for (name, value) in &headers {
+            if name != header::CONTENT_LENGTH && name != header::CONTENT_TYPE {
+                response.headers_mut().insert(name.clone(), value.clone());
+            }
+        }
+    }
+    let headers = response.headers_mut();
+    for (name, value) in [
+        ("x-content-type-options", "nosniff"),
+        ("x-frame-options", "DENY"),
+        ("referrer-policy", "no-referrer"),
+        (
+            "content-security-policy",
+            "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'",
+        ),
+        ("cache-control", "no-store"),
+    ] {
+        headers.insert(HeaderName::from_static(name), HeaderValue::from_static(value));
+    }
+    if app.secure {
+        headers.insert(
+            header::STRICT_TRANSPORT_SECURITY,
+            HeaderValue::from_static("max-age=31536000; includeSubDomains"),
+        );
+    }
+    put(&mut response, HeaderName::from_static("x-trace-id"), &trace.id);
+    response
+}
+
+fn problem(app: &App, error: &Error, trace: &Trace) -> Response {
+    if error.status() >= 500 {
+        // The chain is for the log; callers get the first sentence.
+        tracing::error!(
+            trace_id = trace.id,
+            error = error as &dyn std::error::Error,
+            "a request failed"
+        );
+    }
+    let details = match error {
+        Error::Invalid(details) | Error::Refused { details, .. } => details.clone(),
+        _ => Vec::new(),
+    };
+    let body = Problem {
+        error: ProblemBody {
+            code: error.code(),
+            message: error.to_string(),
+            details,
+            trace_id: trace.id.clone(),
+            timestamp: app.fleet.now(),
+        },
+    };
+    let status = StatusCode::from_u16(error.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let mut response = (status, Json(body)).into_response();
+    match error {
+        Error::Unauthorized(_) => put(&mut response, header::WWW_AUTHENTICATE, "Bearer"),
+        Error::TooMany { retry_after } => put(&mut response, header::RETRY_AFTER, &retry_after.to_string()),
+        Error::Database(_) if error.status() == 503 => put(&mut response, header::RETRY_AFTER, "2"),
+        _ => {}
+    }
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_trace_is_taken_over_only_when_it_is_one() {
+        let of = |text: &'static str| Trace::of(Some(&HeaderValue::from_static(text))).id;
+        let id = "4bf92f3577b34da6a3ce929d0e0e4736";
+        assert_eq!(of("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"), id);
+        for bad in [
+            "00-00000000000000000000000000000000-00f067aa0ba902b7-01",
+            "x",
+            "00-<script>-1-1",
+            "",
+        ] {
+            let made = of(bad);
+            assert_eq!(made.len(), 32, "{bad}");
+            assert_ne!(made, "0".repeat(32));
+        }
+    }
+}

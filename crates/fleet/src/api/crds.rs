@@ -1,0 +1,112 @@
+//! `/crds`.
+
+use axum::{
+    Json,
+    extract::{Path, State},
+};
+use gantry_fleet_api as api;
+
+use super::{
+    App,
+    extract::{Bare, Name, Query, Sent},
+};
+use crate::{
+    Error,
+    infrastructure::store::crds::Filter,
+    orchestrator::{Reply, crds, proof, waivers},
+};
+
+pub async fn list(State(app): State<App>, query: Query) -> Result<Json<api::Crds>, Error> {
+    let filter = Filter {
+        operator_name: query.text("operatorName"),
+        group: query.text("group"),
+        status: query.one_of("status", &["Active", "Deprecated", "Removed"])?,
+        approval: query.one_of(
+            "approvalStatus",
+            &["NotRequired", "Pending", "Waived", "Approved", "Rejected"],
+        )?,
+    };
+    crds::list(&app.fleet, &filter, query.window()?).await.map(Json)
+}
+
+pub async fn register(State(app): State<App>, sent: Sent<api::RegisterCrd>) -> Result<Reply, Error> {
+    crds::register(&app.fleet, &sent.ask, sent.body).await
+}
+
+pub async fn show(State(app): State<App>, Name(name): Name) -> Result<Reply, Error> {
+    let (crd, revision) = crds::get(&app.fleet, &name).await?;
+    Reply::json(200, &crd, Some(revision))
+}
+
+pub async fn change(
+    State(app): State<App>,
+    Name(name): Name,
+    sent: Sent<api::ChangeCrd>,
+) -> Result<Reply, Error> {
+    crds::change(&app.fleet, &sent.ask, &name, sent.body).await
+}
+
+pub async fn diff(
+    State(app): State<App>,
+    Name(name): Name,
+    query: Query,
+) -> Result<Json<api::CrdDiff>, Error> {
+    let (from, to) = (query.text("from"), query.text("to"));
+    crds::diff(&app.fleet, &name, from.as_deref(), to.as_deref())
+        .await
+        .map(Json)
+}
+
+pub async fn validate(
+    State(app): State<App>,
+    Name(name): Name,
+    sent: Sent<api::ValidateCrd>,
+) -> Result<Json<api::CrdValidation>, Error> {
+    crds::validate(&app.fleet, &name, sent.body).await.map(Json)
+}
+
+pub async fn approve(
+    State(app): State<App>,
+    Name(name): Name,
+    sent: Sent<api::ApproveCrd>,
+) -> Result<Reply, Error> {
+    crds::approve(&app.fleet, &sent.ask, &name, sent.body).await
+}
+
+pub async fn deprecate(
+    State(app): State<App>,
+    Name(name): Name,
+    sent: Sent<api::DeprecateCrd>,
+) -> Result<Reply, Error> {
+    crds::deprecate(&app.fleet, &sent.ask, &name, sent.body).await
+}
+
+pub async fn prove(
+    State(app): State<App>,
+    Name(name): Name,
+    sent: Sent<api::ProveCrd>,
+) -> Result<Json<api::CrdProof>, Error> {
+    proof::prove(&app.fleet, &sent.ask, &name, sent.body)
+        .await
+        .map(Json)
+}
+
+pub async fn waivers(State(app): State<App>, Name(name): Name) -> Result<Json<api::Waivers>, Error> {
+    waivers::list(&app.fleet, &name).await.map(Json)
+}
+
+pub async fn waive(
+    State(app): State<App>,
+    Name(name): Name,
+    sent: Sent<api::AddWaiver>,
+) -> Result<Reply, Error> {
+    waivers::add(&app.fleet, &sent.ask, &name, sent.body).await
+}
+
+pub async fn unwaive(
+    State(app): State<App>,
+    Path((name, fingerprint)): Path<(String, String)>,
+    Bare(ask): Bare,
+) -> Result<Reply, Error> {
+    waivers::remove(&app.fleet, &ask, &name, &fingerprint).await
+}

@@ -1,0 +1,143 @@
+//! What every request passes before its handler: token, rate, right, deadline.
+
+use std::{
+    net::SocketAddr,
+    time::{Duration, Instant},
+};
+
+use axum::{
+    extract::{ConnectInfo, Request, State},
+    http::{HeaderName, HeaderValue, header},
+    middleware::Next,
+    response::{IntoResponse, Response},
+};
+use gantry_fleet_api::Operation;
+use gantry_fleet_domain::{access::Caller, rate::Answer};
+
+use super::{
+    App,
+    access::action,
+    answer::{Trace, put},
+};
+use crate::{Error, infrastructure::tokens::Rejected, orchestrator::people};
+
+/// Registering asks other servers, which have deadlines of their own below this.
+const DEADLINE: Duration = Duration::from_secs(90);
+
+pub async fn guard(
+    State((app, operation)): State<(App, Operation)>,
+    mut request: Request,
+    next: Next,
+) -> Response {
+    let begin = Instant::now();
+    let mut limit = None;
+    let response = match admit(&app, operation, &mut request, &mut limit).await {
+        Ok(()) => match tokio::time::timeout(DEADLINE, next.run(request)).await {
+            Ok(response) => response,
+            Err(_) => Error::Unavailable {
+                code: "TIMEOUT",
+                message: "it took too long; look whether it was done before you try again".to_owned(),
+            }
+            .into_response(),
+        },
+        Err(error) => error.into_response(),
+    };
+    let mut response = response;
+    if let Some(limit) = limit {
+        let seconds = limit.full_after.as_secs();
+        for (name, value) in [
+            ("x-ratelimit-limit", limit.limit.to_string()),
+            ("x-ratelimit-remaining", limit.remaining.to_string()),
+            (
+                "x-ratelimit-reset",
+                (app.fleet.now().as_second() + seconds).to_string(),
+            ),
+        ] {
+            put(&mut response, HeaderName::from_static(name), &value);
+        }
+    }
+    app.fleet
+        .metrics
+        .answered(operation.id(), response.status().as_u16(), begin.elapsed());
+    response
+}
+
+async fn admit(
+    app: &App,
+    operation: Operation,
+    request: &mut Request,
+    limit: &mut Option<Answer>,
+) -> Result<(), Error> {
+    request.extensions_mut().insert(operation);
+    let Some(right) = action(operation) else {
+        let from = request
+            .extensions()
+            .get::<ConnectInfo<SocketAddr>>()
+            .map(|info| info.0.ip().to_string());
+        return count(app, operation, &from.unwrap_or_default(), limit).await;
+    };
+    let caller = authenticate(app, request.headers().get(header::AUTHORIZATION).cloned()).await?;
+    count(app, operation, &caller.subject, limit).await?;
+    if let Err(denied) = caller.may(right, None) {
+        let trace = request
+            .extensions()
+            .get::<Trace>()
+            .map(|trace| trace.id.clone())
+            .unwrap_or_default();
+        people::denied(&app.fleet, &caller, &trace, operation.id()).await?;
+        return Err(Error::Forbidden(denied.to_string()));
+    }
+    tracing::Span::current().record("user", caller.subject.as_str());
+    request.extensions_mut().insert(caller);
+    Ok(())
+}
+
+async fn count(app: &App, operation: Operation, who: &str, limit: &mut Option<Answer>) -> Result<(), Error> {
+    let (fleet, rates) = (&app.fleet, &app.rates);
+    *limit = rates.take_shared(&fleet.pool, who, operation, fleet.now()).await;
+    match limit {
+        Some(answer) if !answer.allowed => Err(Error::TooMany {
+            retry_after: answer.retry_after.as_secs().max(1),
+        }),
+        _ => Ok(()),
+    }
+}
+
+async fn authenticate(app: &App, header: Option<HeaderValue>) -> Result<Caller, Error> {
+    let Some(header) = header else {
+        return Err(Error::Unauthorized(
+            "a token is needed: send it as Authorization: Bearer TOKEN",
+        ));
+    };
+    let token = header
+        .to_str()
+        .ok()
+        .and_then(|text| text.split_once(' '))
+        .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"))
+        .map(|(_, token)| token.trim())
+        .ok_or(Error::Unauthorized(
+            "the Authorization header is not of the form Bearer TOKEN",
+        ))?;
+    let verifier = &app.fleet.verifier;
+    let mut verdict = verifier.verify(token);
+    if verdict == Err(Rejected::UnknownKey) && verifier.reload_for_unknown(app.fleet.now()).await {
+        verdict = verifier.verify(token);
+    }
+    verdict.map_err(|rejected| {
+        Error::Unauthorized(match rejected {
+            Rejected::Expired => "the token has expired",
+            Rejected::UnknownKey | Rejected::Invalid => "the token is not valid here",
+        })
+    })
+}
+
+/// Paths and methods that there are not. Strangers do not learn which ones there are.
+pub async fn unknown(State(app): State<App>, request: Request) -> Response {
+    let name = format!("{} {}", request.method(), request.uri().path());
+    let header = request.headers().get(header::AUTHORIZATION).cloned();
+    drop(request);
+    match authenticate(&app, header).await {
+        Ok(_) => Error::NotFound { kind: "path", name }.into_response(),
+        Err(error) => error.into_response(),
+    }
+}

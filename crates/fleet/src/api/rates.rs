@@ -1,0 +1,106 @@
+//! Requests per minute, per user and operation. Replicas share what they count in the database. What a replica has
+//! counted itself can only be less than that, so it refuses alone where it can, and counts alone while the database is
+//! away.
+
+use std::{
+    collections::HashMap,
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
+
+use gantry_fleet_api::Operation;
+use gantry_fleet_domain::rate::{Answer, Bucket};
+use jiff::Timestamp;
+use sqlx::PgPool;
+
+use crate::{
+    infrastructure::store::{rates as store, time},
+    settings::Rates,
+};
+
+/// A database that is slow must not make every request slower than that.
+const PATIENCE: Duration = Duration::from_millis(500);
+
+/// Buckets that are full again are dropped when there are this many.
+const MANY: usize = 10_000;
+
+pub struct RateLimits {
+    rates: Rates,
+    buckets: Mutex<HashMap<(String, Operation), Bucket>>,
+}
+
+impl RateLimits {
+    pub fn new(rates: Rates) -> Self {
+        Self {
+            rates,
+            buckets: Mutex::default(),
+        }
+    }
+
+    fn per_minute(&self, operation: Operation) -> u32 {
+        match operation {
+            Operation::Login => self.rates.login,
+            Operation::RegisterCluster => self.rates.register_cluster,
+            other if other.spec().method == "get" => self.rates.read,
+            _ => self.rates.write,
+        }
+    }
+
+    /// Counts a request of somebody, for all replicas.
+    pub async fn take_shared(
+        &self,
+        pool: &PgPool,
+        who: &str,
+        operation: Operation,
+        now: Timestamp,
+    ) -> Option<Answer> {
+        let here = self.take(who, operation, now)?;
+        if !here.allowed {
+            return Some(here);
+        }
+        let shared = store::take(pool, who, operation.id(), here.limit, time(now));
+        match tokio::time::timeout(PATIENCE, shared).await {
+            Ok(Ok((allowed, remaining))) => Some(Answer::of(allowed, remaining, here.limit)),
+            _ => Some(here),
+        }
+    }
+
+    /// Counts a request of somebody; `/health` is not counted, since those who watch us must always get an answer.
+    fn take(&self, who: &str, operation: Operation, now: Timestamp) -> Option<Answer> {
+        if operation == Operation::Health {
+            return None;
+        }
+        let per_minute = self.per_minute(operation);
+        let mut buckets = self.buckets.lock().unwrap_or_else(PoisonError::into_inner);
+        if buckets.len() >= MANY {
+            buckets.retain(|(_, operation), bucket| !bucket.is_full(self.per_minute(*operation), now));
+        }
+        let bucket = buckets
+            .entry((who.to_owned(), operation))
+            .or_insert_with(|| Bucket::full(per_minute, now));
+        Some(bucket.take(per_minute, now))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_user_and_one_operation_do_not_use_up_anothers() {
+        let limits = RateLimits::new(Rates::default());
+        let now = Timestamp::UNIX_EPOCH;
+        let take = |who: &str, operation| {
+            limits
+                .take(who, operation, now)
+                .is_some_and(|answer| answer.allowed)
+        };
+        for _ in 0..5 {
+            assert!(take("a", Operation::RegisterCluster));
+        }
+        assert!(!take("a", Operation::RegisterCluster));
+        assert!(take("b", Operation::RegisterCluster));
+        assert!(take("a", Operation::ListClusters));
+        assert_eq!(limits.take("a", Operation::Health, now), None);
+    }
+}

@@ -1,0 +1,222 @@
+//! Charts in OCI registries: tags are versions, the chart is a layer. Asked without credentials first, then as the
+//! registry wants it: with a token that it gives to anybody or to those it knows, or with name and password.
+
+use reqwest::{Client, Response, StatusCode, header};
+use serde::Deserialize;
+use serde_json::Value;
+use url::Url;
+
+use super::{ChartError, ChartVersion, sha256};
+use crate::infrastructure::http::{self, Credentials, HttpError};
+
+const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
+const CHART: &str = "application/vnd.cncf.helm.chart.content.v1.tar+gzip";
+const MAX_JSON: usize = 4 << 20;
+/// Pages of tags.
+const MAX_PAGES: usize = 20;
+
+#[derive(Deserialize)]
+struct Tags {
+    #[serde(default)]
+    tags: Option<Vec<String>>,
+}
+
+pub async fn versions(
+    client: &Client,
+    base: &Url,
+    chart: &str,
+    credentials: Option<&Credentials>,
+) -> Result<Vec<ChartVersion>, ChartError> {
+    let mut registry = Registry::new(client, base, chart, credentials)?;
+    let mut url = registry.url("tags/list?n=1000")?;
+    let mut tags = Vec::new();
+    for _ in 0..MAX_PAGES {
+        let answer = registry.get(&url, None).await?;
+        if answer.status() == StatusCode::NOT_FOUND {
+            break;
+        }
+        let next = next_page(&url, &answer);
+        let bytes = http::body(answer, &url, MAX_JSON).await?;
+        let page: Tags = serde_json::from_slice(&bytes)
+            .map_err(|_| ChartError::Index("it does not list tags".to_owned()))?;
+        tags.extend(page.tags.unwrap_or_default());
+        match next {
+            Some(next) => url = next,
+            None => break,
+        }
+    }
+    if tags.is_empty() {
+        return Err(ChartError::NoChart {
+            chart: chart.to_owned(),
+            hint: String::new(),
+        });
+    }
+    let version = |tag: String| ChartVersion {
+        // A tag cannot have a plus; Helm writes an underscore for it.
+        version: tag.replace('_', "+"),
+        app_version: None,
+        released_at: None,
+        deprecated: false,
+        digest: None,
+        location: tag,
+        changelog_url: None,
+    };
+    Ok(tags.into_iter().map(version).collect())
+}
+
+pub async fn fetch(
+    client: &Client,
+    base: &Url,
+    chart: &str,
+    tag: &str,
+    credentials: Option<&Credentials>,
+    most: usize,
+) -> Result<Vec<u8>, ChartError> {
+    let mut registry = Registry::new(client, base, chart, credentials)?;
+    let url = registry.url(&format!("manifests/{tag}"))?;
+    let answer = registry.get(&url, Some(MANIFEST)).await?;
+    let bytes = http::body(answer, &url, MAX_JSON).await?;
+    let manifest: Value = serde_json::from_slice(&bytes)
+        .map_err(|_| ChartError::Archive("its manifest is not JSON".to_owned()))?;
+    let layer = manifest["layers"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .find(|layer| layer["mediaType"] == CHART);
+    let digest = layer
+        .and_then(|layer| layer["digest"].as_str())
+        .and_then(|digest| digest.strip_prefix("sha256:"))
+        .filter(|digest| digest.len() == 64 && digest.chars().all(|c| c.is_ascii_hexdigit()))
+        .ok_or_else(|| ChartError::Archive("what is there under this tag is no Helm chart".to_owned()))?;
+    let url = registry.url(&format!("blobs/sha256:{digest}"))?;
+    let bytes = http::body(registry.get(&url, None).await?, &url, most).await?;
+    if sha256(&bytes) == digest {
+        Ok(bytes)
+    } else {
+        Err(ChartError::Digest)
+    }
+}
+
+struct Registry<'c> {
+    client: &'c Client,
+    root: Url,
+    path: String,
+    credentials: Option<&'c Credentials>,
+    with: With,
+}
+
+/// What a request carries.
+enum With {
+    Nothing,
+    Token(String),
+    Credentials,
+}
+
+impl<'c> Registry<'c> {
+    fn new(
+        client: &'c Client,
+        base: &Url,
+        chart: &str,
+        credentials: Option<&'c Credentials>,
+    ) -> Result<Self, ChartError> {
+        let bad = || ChartError::Index("its address cannot be used".to_owned());
+        let host = base.host_str().ok_or_else(bad)?;
+        // As other clients do: a registry on this very machine is asked without TLS.
+        let scheme = if matches!(host, "localhost" | "127.0.0.1" | "[::1]") {
+            "http"
+        } else {
+            "https"
+        };
+        let port = base.port().map(|port| format!(":{port}")).unwrap_or_default();
+        let root = Url::parse(&format!("{scheme}://{host}{port}/")).map_err(|_| bad())?;
+        let path = format!("{}/{chart}", base.path().trim_matches('/'));
+        Ok(Self {
+            client,
+            root,
+            path: path.trim_matches('/').to_owned(),
+            credentials,
+            with: With::Nothing,
+        })
+    }
+
+    fn url(&self, rest: &str) -> Result<Url, ChartError> {
+        self.root
+            .join(&format!("v2/{}/{rest}", self.path))
+            .map_err(|_| ChartError::Index("its address cannot be used".to_owned()))
+    }
+
+    /// Asks, and once again with what the registry wants.
+    async fn get(&mut self, url: &Url, accept: Option<&str>) -> Result<Response, ChartError> {
+        for again in [false, true] {
+            let mut request = self.client.get(url.clone());
+            if let Some(accept) = accept {
+                request = request.header(header::ACCEPT, accept);
+            }
+            request = match (&self.with, self.credentials) {
+                (With::Token(token), _) => request.bearer_auth(token),
+                (With::Credentials, Some(credentials)) => credentials.put_on(request),
+                _ => request,
+            };
+            let answer = http::send(request, url).await?;
+            if answer.status() != StatusCode::UNAUTHORIZED {
+                return Ok(answer);
+            }
+            if again {
+                break;
+            }
+            let challenge = answer
+                .headers()
+                .get(header::WWW_AUTHENTICATE)
+                .and_then(|value| value.to_str().ok());
+            self.with = self.what_it_wants(challenge.unwrap_or_default()).await?;
+        }
+        Err(ChartError::Credentials)
+    }
+
+    async fn what_it_wants(&self, challenge: &str) -> Result<With, ChartError> {
+        let (scheme, fields) = challenge.split_once(' ').ok_or(ChartError::Credentials)?;
+        if scheme.eq_ignore_ascii_case("basic") && self.credentials.is_some() {
+            return Ok(With::Credentials);
+        }
+        if !scheme.eq_ignore_ascii_case("bearer") {
+            return Err(ChartError::Credentials);
+        }
+        let field = |name: &str| {
+            fields
+                .split(',')
+                .find_map(|part| part.trim().strip_prefix(name)?.strip_prefix('='))
+                .map(|value| value.trim_matches('"'))
+        };
+        let mut url = field("realm")
+            .and_then(|realm| Url::parse(realm).ok())
+            .ok_or(ChartError::Credentials)?;
+        if url.scheme() != "https" && self.root.scheme() == "https" {
+            return Err(ChartError::Credentials);
+        }
+        url.query_pairs_mut()
+            .append_pair("service", field("service").unwrap_or_default())
+            .append_pair("scope", &format!("repository:{}:pull", self.path));
+        let answer = match http::get(self.client, &url, self.credentials, MAX_JSON).await {
+            Ok(bytes) => bytes,
+            Err(HttpError::Status {
+                status: 401 | 403, ..
+            }) => return Err(ChartError::Credentials),
+            Err(error) => return Err(error.into()),
+        };
+        let answer: Value = serde_json::from_slice(&answer).map_err(|_| ChartError::Credentials)?;
+        let token = answer["token"]
+            .as_str()
+            .or_else(|| answer["access_token"].as_str());
+        token
+            .map(|token| With::Token(token.to_owned()))
+            .ok_or(ChartError::Credentials)
+    }
+}
+
+/// `Link: </v2/…?last=x&n=1000>; rel="next"`, on the same registry only.
+fn next_page(url: &Url, answer: &Response) -> Option<Url> {
+    let link = answer.headers().get(header::LINK)?.to_str().ok()?;
+    let (target, rest) = link.strip_prefix('<')?.split_once('>')?;
+    let next = url.join(target).ok()?;
+    (rest.contains("rel=\"next\"") && next.origin() == url.origin()).then_some(next)
+}

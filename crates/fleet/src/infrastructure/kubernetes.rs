@@ -1,0 +1,308 @@
+//! Clusters as they are reached: a client from sanitised credentials, and a look at what is there. Every call has a
+//! deadline, because a cluster that hangs must delay nobody else.
+
+pub mod deployer;
+mod identity;
+pub mod objects;
+pub mod reader;
+
+use std::time::{Duration, Instant};
+
+use gantry_fleet_domain::{cluster::Sight, crd_policy};
+use k8s_openapi::api::core::v1::Node;
+use kube::{
+    Api, Client, Config,
+    api::ListParams,
+    client::ClientBuilder,
+    config::{KubeConfigOptions, Kubeconfig},
+    core::{ApiResource, DynamicObject, GroupVersionKind},
+};
+use serde_json::Value;
+use tower::util::MapRequestLayer;
+
+use super::{store::clusters::SeenCrd, trace};
+
+/// For everything that one look asks.
+const LOOK: Duration = Duration::from_secs(10);
+const PAGE: u32 = 250;
+
+/// Why a cluster cannot be used; one word, and a sentence without any value of the credentials.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct Unreachable {
+    pub reason: &'static str,
+    pub message: String,
+}
+
+impl Unreachable {
+    pub fn timeout(after: Duration) -> Self {
+        Self {
+            reason: "Timeout",
+            message: format!("the API server did not answer within {} s", after.as_secs()),
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+pub struct Look {
+    pub version: String,
+    pub ready: u32,
+    pub not_ready: u32,
+    pub latency: Duration,
+    /// Not known when we may not list them.
+    pub crds: Option<Vec<SeenCrd>>,
+}
+
+impl Look {
+    pub fn sight(look: &Result<Self, Unreachable>) -> Sight {
+        match look {
+            Ok(look) => Sight::Seen {
+                ready: look.ready,
+                not_ready: look.not_ready,
+            },
+            Err(why) => Sight::Unreachable {
+                reason: why.reason,
+                message: why.message.clone(),
+            },
+        }
+    }
+}
+
+/// A client for a sanitised kubeconfig.
+pub async fn connect(document: &Value) -> Result<Client, Unreachable> {
+    let bad = || Unreachable {
+        reason: "BadCredentials",
+        message: "the stored credentials cannot be used: a certificate or key in them is not one".to_owned(),
+    };
+    let kubeconfig: Kubeconfig = serde_json::from_value(document.clone()).map_err(|_| bad())?;
+    let mut config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
+        .await
+        .map_err(|_| bad())?;
+    config.connect_timeout = Some(Duration::from_secs(5));
+    config.read_timeout = Some(LOOK);
+    config.write_timeout = Some(LOOK);
+    config.default_retry = false;
+    let trace = MapRequestLayer::new(trace::put_on::<kube::client::Body>);
+    let builder = ClientBuilder::try_from(config).map_err(|_| bad())?;
+    Ok(builder.with_layer(&trace).build())
+}
+
+/// The same cluster with a token instead of what was uploaded.
+pub fn with_token(document: &Value, token: &str) -> Value {
+    let mut document = document.clone();
+    if let Some(user) = document.pointer_mut("/users/0/user") {
+        *user = serde_json::json!({"token": token});
+    }
+    document
+}
+
+/// Asks for version, nodes and definitions.
+pub async fn look(client: &Client) -> Result<Look, Unreachable> {
+    match tokio::time::timeout(LOOK, ask(client)).await {
+        Ok(answer) => answer,
+        Err(_) => Err(Unreachable::timeout(LOOK)),
+    }
+}
+
+async fn ask(client: &Client) -> Result<Look, Unreachable> {
+    let begin = Instant::now();
+    let version = client
+        .apiserver_version()
+        .await
+        .map_err(|error| explain(&error))?;
+    let latency = begin.elapsed();
+    // One after the other: one connection for each cluster is enough, and a hundred of them are not too many.
+    let (ready, not_ready) = nodes(client).await?;
+    let crds = crds(client).await;
+    Ok(Look {
+        version: version.git_version,
+        ready,
+        not_ready,
+        latency,
+        crds: match crds {
+            Ok(crds) => Some(crds),
+            Err(error) => {
+                tracing::debug!(reason = error.reason, "definitions could not be listed");
+                None
+            }
+        },
+    })
+}
+
+/// Waits until rights that were just given are known to the server, for two seconds at most.
+pub async fn settle(client: &Client) {
+    let api: Api<Node> = Api::all(client.clone());
+    let params = ListParams::default().limit(1);
+    for _ in 0..10 {
+        match api.list(&params).await {
+            Err(kube::Error::Api(status)) if status.code == 403 => {
+                tokio::time::sleep(Duration::from_millis(200)).await;
+            }
+            _ => return,
+        }
+    }
+}
+
+async fn nodes(client: &Client) -> Result<(u32, u32), Unreachable> {
+    let api: Api<Node> = Api::all(client.clone());
+    let (mut ready, mut not_ready) = (0, 0);
+    let mut params = ListParams::default().limit(PAGE);
+    loop {
+        let page = api.list(&params).await.map_err(|error| explain(&error))?;
+        for node in &page.items {
+            let conditions = node.status.as_ref().and_then(|status| status.conditions.as_ref());
+            let is_ready = conditions
+                .into_iter()
+                .flatten()
+                .any(|condition| condition.type_ == "Ready" && condition.status == "True");
+            if is_ready {
+                ready += 1;
+            } else {
+                not_ready += 1;
+            }
+        }
+        match page.metadata.continue_.filter(|token| !token.is_empty()) {
+            Some(token) => params = params.continue_token(&token),
+            None => return Ok((ready, not_ready)),
+        }
+    }
+}
+
+async fn crds(client: &Client) -> Result<Vec<SeenCrd>, Unreachable> {
+    let resource = ApiResource::from_gvk_with_plural(
+        &GroupVersionKind::gvk("apiextensions.k8s.io", "v1", "CustomResourceDefinition"),
+        "customresourcedefinitions",
+    );
+    let api: Api<DynamicObject> = Api::all_with(client.clone(), &resource);
+    let mut seen = Vec::new();
+    // They are large; a few at a time.
+    let mut params = ListParams::default().limit(20);
+    loop {
+        let page = api.list(&params).await.map_err(|error| explain(&error))?;
+        for crd in &page.items {
+            let versions = crd
+                .data
+                .pointer("/status/storedVersions")
+                .and_then(Value::as_array);
+            seen.push(SeenCrd {
+                name: crd.metadata.name.clone().unwrap_or_default(),
+                digest: crd_policy::digest(&crd.data),
+                stored_versions: versions
+                    .into_iter()
+                    .flatten()
+                    .filter_map(|version| version.as_str().map(str::to_owned))
+                    .collect(),
+            });
+        }
+        match page.metadata.continue_.filter(|token| !token.is_empty()) {
+            Some(token) => params = params.continue_token(&token),
+            None => return Ok(seen),
+        }
+    }
+}
+
+/// In words that help, and never with what was sent.
+pub fn explain(error: &kube::Error) -> Unreachable {
+    let (reason, message) = match error {
+        kube::Error::Api(status) => match status.code {
+            401 => (
+                "Unauthorized",
+                "the API server does not take the credentials: they have expired or were revoked".to_owned(),
+            ),
+            403 => (
+                "Forbidden",
+                "the credentials may not do what is needed; they need to read nodes and definitions"
+                    .to_owned(),
+            ),
+            code => (
+                "ApiError",
+                format!("the API server answers {code} {}", status.reason),
+            ),
+        },
+        other => {
+            let mut words = String::new();
+            let mut source: Option<&dyn std::error::Error> = Some(other);
+            while let Some(error) = source {
+                words.push_str(&error.to_string());
+                words.push_str("; ");
+                source = error.source();
+            }
+            classify(&words)
+        }
+    };
+    Unreachable { reason, message }
+}
+
+fn classify(words: &str) -> (&'static str, String) {
+    let lower = words.to_ascii_lowercase();
+    let has = |parts: &[&str]| parts.iter().any(|part| lower.contains(part));
+    if has(&[
+        "certificate",
+        "unknownissuer",
+        "notvalidforname",
+        "tls",
+        "handshake",
+    ]) {
+        let message = if has(&["expired"]) {
+            "a certificate has expired: the API server's own, or the client's in the credentials"
+        } else {
+            "the API server's certificate is not signed by the authority in the credentials, or is for another name"
+        };
+        return ("CertificateInvalid", message.to_owned());
+    }
+    if has(&["timed out", "timeout", "deadline"]) {
+        return ("Timeout", "the API server does not answer in time".to_owned());
+    }
+    if has(&["dns", "resolve", "lookup"]) {
+        return (
+            "NameUnknown",
+            "the API server's name cannot be resolved".to_owned(),
+        );
+    }
+    if has(&["refused"]) {
+        return (
+            "ConnectionRefused",
+            "nothing listens at the API server's address".to_owned(),
+        );
+    }
+    ("Unreachable", "the API server cannot be reached".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn what_cannot_be_reached_says_why() {
+        let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        drop(listener);
+        let client = connect(&document(&format!("https://127.0.0.1:{port}")))
+            .await
+            .unwrap();
+        assert_eq!(look(&client).await.unwrap_err().reason, "ConnectionRefused");
+        let client = connect(&document("https://no-such-host.invalid")).await.unwrap();
+        assert_eq!(look(&client).await.unwrap_err().reason, "NameUnknown");
+    }
+
+    fn document(server: &str) -> Value {
+        serde_json::json!({
+            "apiVersion": "v1", "kind": "Config", "current-context": "c",
+            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+            "clusters": [{"name": "c", "cluster": {"server": server}}],
+            "users": [{"name": "u", "user": {"token": "t"}}],
+        })
+    }
+
+    #[tokio::test]
+    async fn credentials_that_are_none_are_named_without_showing_them() {
+        let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+        let mut document = document("https://127.0.0.1:1");
+        document["users"][0]["user"] = serde_json::json!({
+            "client-certificate-data": "cGxhbnRlZA==", "client-key-data": "cGxhbnRlZA=="});
+        let error = connect(&document).await.err().unwrap();
+        assert_eq!(error.reason, "BadCredentials");
+        assert!(!error.message.contains("planted"));
+    }
+}

@@ -1,0 +1,41 @@
+//! The deployer in the target cluster: it may do what an operator's chart needs, and is there only while a deployment
+//! runs.
+
+use jiff::{SignedDuration, Timestamp};
+use kube::Client;
+use uuid::Uuid;
+
+use super::{Unreachable, explain, identity};
+
+/// The shortest that servers grant.
+const SECONDS: i64 = 600;
+
+fn name(cluster: Uuid) -> String {
+    identity::name("deployer", cluster)
+}
+
+/// Makes the deployer, binds it to the role, and gives a token with when to ask for the next one.
+pub async fn bind(
+    client: &Client,
+    cluster: Uuid,
+    role: &str,
+    now: Timestamp,
+) -> Result<(String, Timestamp), Unreachable> {
+    let name = name(cluster);
+    identity::make_account(client, &name).await?;
+    identity::bind(client, &name, role).await?;
+    let version = client
+        .apiserver_version()
+        .await
+        .map_err(|error| explain(&error))?;
+    if identity::makes_lasting_tokens(&version.major, &version.minor) {
+        identity::remove_lasting_tokens(client, &name).await?;
+    }
+    let token = identity::token(client, &name, SECONDS).await?;
+    Ok((token, now + SignedDuration::from_secs(SECONDS / 2)))
+}
+
+/// Takes it away: the binding first, and with the account every token of it.
+pub async fn unbind(client: &Client, cluster: Uuid) -> Result<(), Unreachable> {
+    identity::remove(client, &name(cluster)).await
+}

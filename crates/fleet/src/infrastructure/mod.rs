@@ -1,0 +1,14 @@
+//! What talks to the world: PostgreSQL, clusters, chart repositories, keys. Decides nothing.
+
+pub mod charts;
+pub mod database;
+pub mod http;
+pub mod keys;
+pub mod kubernetes;
+pub mod passwords;
+pub mod private_postgres;
+pub mod store;
+pub mod tokens;
+mod trace;
+pub mod vault;
+pub mod yaml;

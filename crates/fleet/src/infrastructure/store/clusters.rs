@@ -1,0 +1,381 @@
+//! Clusters, their sealed credentials, and what was seen on them.
+
+use serde_json::Value;
+use sqlx::{FromRow, PgConnection, PgPool};
+use uuid::Uuid;
+
+use super::{Time, Window};
+use crate::infrastructure::keys::Sealed;
+
+/// Without the credentials: what is shown cannot hold them.
+#[derive(Clone, Debug, FromRow)]
+pub struct ClusterRow {
+    pub id: Uuid,
+    pub name: String,
+    pub description: String,
+    pub environment: String,
+    pub api_server_url: String,
+    pub kubernetes_version: String,
+    pub nodes_ready: i32,
+    pub nodes_not_ready: i32,
+    pub latency_ms: Option<i32>,
+    pub health: String,
+    pub health_reason: String,
+    pub health_message: String,
+    pub health_since: Option<Time>,
+    pub checked_at: Option<Time>,
+    pub labels: Value,
+    pub enabled: bool,
+    pub revision: i64,
+    pub registered_at: Time,
+    pub updated_at: Time,
+}
+
+#[derive(FromRow)]
+struct SealedRow {
+    kubeconfig: Vec<u8>,
+    wrapped_key: Vec<u8>,
+    key_id: String,
+}
+
+impl From<SealedRow> for Sealed {
+    fn from(row: SealedRow) -> Self {
+        Self {
+            ciphertext: row.kubeconfig,
+            wrapped_key: row.wrapped_key,
+            key_id: row.key_id,
+        }
+    }
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct Filter {
+    pub environment: Option<String>,
+    pub health: Option<String>,
+    pub labels: Value,
+    /// Looks older than this count as none.
+    pub fresh_since: Option<Time>,
+}
+
+macro_rules! columns {
+    () => {
+        "id, name, description, environment, api_server_url, kubernetes_version, nodes_ready, nodes_not_ready,
+         latency_ms, health, health_reason, health_message, health_since, checked_at, labels, enabled, revision,
+         registered_at, updated_at"
+    };
+}
+
+macro_rules! filter {
+    () => {
+        "($1::text is null or environment = $1) and labels @> $2
+         and ($3::text is null or $3 = case when checked_at >= $4 then health else 'Unknown' end)"
+    };
+}
+
+pub async fn list(
+    pool: &PgPool,
+    filter: &Filter,
+    window: Window,
+) -> Result<(Vec<ClusterRow>, u64), sqlx::Error> {
+    let rows = sqlx::query_as(concat!(
+        "select ",
+        columns!(),
+        " from clusters where ",
+        filter!(),
+        " order by name limit $5 offset $6"
+    ))
+    .bind(&filter.environment)
+    .bind(&filter.labels)
+    .bind(&filter.health)
+    .bind(filter.fresh_since)
+    .bind(window.limit())
+    .bind(window.offset())
+    .fetch_all(pool)
+    .await?;
+    let total: i64 = sqlx::query_scalar(concat!("select count(*) from clusters where ", filter!()))
+        .bind(&filter.environment)
+        .bind(&filter.labels)
+        .bind(&filter.health)
+        .bind(filter.fresh_since)
+        .fetch_one(pool)
+        .await?;
+    Ok((rows, total as u64))
+}
+
+pub async fn get(connection: &mut PgConnection, name: &str) -> Result<Option<ClusterRow>, sqlx::Error> {
+    sqlx::query_as(concat!("select ", columns!(), " from clusters where name = $1"))
+        .bind(name)
+        .fetch_optional(connection)
+        .await
+}
+
+pub async fn lock(connection: &mut PgConnection, name: &str) -> Result<Option<ClusterRow>, sqlx::Error> {
+    sqlx::query_as(concat!(
+        "select ",
+        columns!(),
+        " from clusters where name = $1 for update"
+    ))
+    .bind(name)
+    .fetch_optional(connection)
+    .await
+}
+
+pub async fn count(connection: &mut PgConnection) -> Result<i64, sqlx::Error> {
+    sqlx::query("select pg_advisory_xact_lock(hashtext('clusters.count'))")
+        .execute(&mut *connection)
+        .await?;
+    sqlx::query_scalar("select count(*) from clusters")
+        .fetch_one(connection)
+        .await
+}
+
+pub async fn insert(
+    connection: &mut PgConnection,
+    row: &ClusterRow,
+    sealed: &Sealed,
+    check_at: Time,
+) -> Result<(), sqlx::Error> {
+    sqlx::query(
+        "insert into clusters (id, name, description, environment, api_server_url, kubeconfig, wrapped_key, key_id,
+             kubernetes_version, nodes_ready, nodes_not_ready, latency_ms, health, health_reason, health_message,
+             health_since, checked_at, labels, enabled, registered_at, updated_at, check_at)
+         values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $20, $21)",
+    )
+    .bind(row.id)
+    .bind(&row.name)
+    .bind(&row.description)
+    .bind(&row.environment)
+    .bind(&row.api_server_url)
+    .bind(&sealed.ciphertext)
+    .bind(&sealed.wrapped_key)
+    .bind(&sealed.key_id)
+    .bind(&row.kubernetes_version)
+    .bind(row.nodes_ready)
+    .bind(row.nodes_not_ready)
+    .bind(row.latency_ms)
+    .bind(&row.health)
+    .bind(&row.health_reason)
+    .bind(&row.health_message)
+    .bind(row.health_since)
+    .bind(row.checked_at)
+    .bind(&row.labels)
+    .bind(row.enabled)
+    .bind(row.registered_at)
+    .bind(check_at)
+    .execute(connection)
+    .await
+    .map(drop)
+}
+
+/// What people say of it; what was seen is `seen`'s.
+pub async fn update(
+    connection: &mut PgConnection,
+    row: &ClusterRow,
+    sealed: Option<&Sealed>,
+    now: Time,
+) -> Result<(), sqlx::Error> {
+    sqlx::query(
+        "update clusters set description = $2, environment = $3, labels = $4, enabled = $5, api_server_url = $6,
+             kubeconfig = coalesce($7, kubeconfig), wrapped_key = coalesce($8, wrapped_key),
+             key_id = coalesce($9, key_id), revision = revision + 1, updated_at = $10, check_at = $10
+         where id = $1",
+    )
+    .bind(row.id)
+    .bind(&row.description)
+    .bind(&row.environment)
+    .bind(&row.labels)
+    .bind(row.enabled)
+    .bind(&row.api_server_url)
+    .bind(sealed.map(|sealed| &sealed.ciphertext))
+    .bind(sealed.map(|sealed| &sealed.wrapped_key))
+    .bind(sealed.map(|sealed| &sealed.key_id))
+    .bind(now)
+    .execute(connection)
+    .await
+    .map(drop)
+}
+
+pub async fn delete(connection: &mut PgConnection, id: Uuid) -> Result<(), sqlx::Error> {
+    sqlx::query("delete from clusters where id = $1")
+        .bind(id)
+        .execute(connection)
+        .await
+        .map(drop)
+}
+
+pub async fn sealed(pool: &PgPool, id: Uuid) -> Result<Option<Sealed>, sqlx::Error> {
+    let row: Option<SealedRow> =
+        sqlx::query_as("select kubeconfig, wrapped_key, key_id from clusters where id = $1")
+            .bind(id)
+            .fetch_optional(pool)
+            .await?;
+    Ok(row.map(Into::into))
+}
+
+/// Clusters that are to be looked at, given to this holder until `until`; other replicas look past them. One that would
+/// have to wait until after `latest` was written before a clock was put back, and is due as well.
+pub async fn claim(
+    pool: &PgPool,
+    holder: Uuid,
+    now: Time,
+    until: Time,
+    latest: Time,
+    most: i64,
+) -> Result<Vec<ClusterRow>, sqlx::Error> {
+    sqlx::query_as(concat!(
+        "update clusters set check_holder = $1, check_at = $3 where id in (
+             select id from clusters where enabled and (check_at <= $2 or check_at > $5) order by check_at limit $4
+             for update skip locked)
+         returning ",
+        columns!()
+    ))
+    .bind(holder)
+    .bind(now)
+    .bind(until)
+    .bind(most)
+    .bind(latest)
+    .fetch_all(pool)
+    .await
+}
+
+/// What a look found.
+#[derive(Clone, Debug)]
+pub struct Seen {
+    pub kubernetes_version: Option<String>,
+    pub nodes: Option<(i32, i32)>,
+    pub latency_ms: Option<i32>,
+    pub health: &'static str,
+    pub reason: &'static str,
+    pub message: String,
+}
+
+/// Writes it, unless somebody else has taken the cluster over since; whether it was written.
+pub async fn seen(
+    connection: &mut PgConnection,
+    id: Uuid,
+    holder: Uuid,
+    seen: &Seen,
+    now: Time,
+    next: Time,
+) -> Result<bool, sqlx::Error> {
+    let done = sqlx::query(
+        "update clusters set
+             health_since = case when health = $4 and health_reason = $5 then health_since else $7 end,
+             kubernetes_version = coalesce($3, kubernetes_version),
+             nodes_ready = coalesce($8, nodes_ready), nodes_not_ready = coalesce($9, nodes_not_ready),
+             latency_ms = $10, health = $4, health_reason = $5, health_message = $6, checked_at = $7,
+             check_at = $11, check_holder = null
+         where id = $1 and check_holder = $2",
+    )
+    .bind(id)
+    .bind(holder)
+    .bind(&seen.kubernetes_version)
+    .bind(seen.health)
+    .bind(seen.reason)
+    .bind(&seen.message)
+    .bind(now)
+    .bind(seen.nodes.map(|nodes| nodes.0))
+    .bind(seen.nodes.map(|nodes| nodes.1))
+    .bind(seen.latency_ms)
+    .bind(next)
+    .execute(connection)
+    .await?;
+    Ok(done.rows_affected() == 1)
+}
+
+/// One definition as a cluster has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SeenCrd {
+    pub name: String,
+    pub digest: String,
+    pub stored_versions: Vec<String>,
+}
+
+pub async fn set_crds(
+    connection: &mut PgConnection,
+    cluster: Uuid,
+    crds: &[SeenCrd],
+    now: Time,
+) -> Result<(), sqlx::Error> {
+    let names: Vec<&str> = crds.iter().map(|crd| crd.name.as_str()).collect();
+    sqlx::query("delete from cluster_crds where cluster_id = $1 and name <> all($2)")
+        .bind(cluster)
+        .bind(&names)
+        .execute(&mut *connection)
+        .await?;
+    for crd in crds {
+        sqlx::query(
+            "insert into cluster_crds (cluster_id, name, digest, stored_versions, seen_at) values ($1, $2, $3, $4, $5)
+             on conflict (cluster_id, name) do update set digest = excluded.digest,
+                 stored_versions = excluded.stored_versions, seen_at = excluded.seen_at",
+        )
+        .bind(cluster)
+        .bind(&crd.name)
+        .bind(&crd.digest)
+        .bind(&crd.stored_versions)
+        .bind(now)
+        .execute(&mut *connection)
+        .await?;
+    }
+    Ok(())
+}
+
+/// Definitions that the fleet knows and the cluster has: `PLURAL.GROUP`.
+pub async fn known_crds(pool: &PgPool, cluster: Uuid, most: i64) -> Result<Vec<String>, sqlx::Error> {
+    sqlx::query_scalar(
+        "select x.name from cluster_crds x join crds c on c.name = x.name where x.cluster_id = $1
+         order by x.name limit $2",
+    )
+    .bind(cluster)
+    .bind(most)
+    .fetch_all(pool)
+    .await
+}
+
+/// Some whose key is not the one that wraps now.
+pub async fn wrapped_by_others(
+    pool: &PgPool,
+    key_id: &str,
+    most: i64,
+) -> Result<Vec<(Uuid, Sealed)>, sqlx::Error> {
+    let rows: Vec<(Uuid, Vec<u8>, Vec<u8>, String)> = sqlx::query_as(
+        "select id, kubeconfig, wrapped_key, key_id from clusters where key_id <> $1 order by id limit $2",
+    )
+    .bind(key_id)
+    .bind(most)
+    .fetch_all(pool)
+    .await?;
+    let sealed = |(id, ciphertext, wrapped_key, key_id)| {
+        (
+            id,
+            Sealed {
+                ciphertext,
+                wrapped_key,
+                key_id,
+            },
+        )
+    };
+    Ok(rows.into_iter().map(sealed).collect())
+}
+
+/// Writes a rewrapped key, unless the secret was changed since it was read.
+pub async fn rewrap(pool: &PgPool, id: Uuid, before: &Sealed, after: &Sealed) -> Result<bool, sqlx::Error> {
+    let done = sqlx::query(
+        "update clusters set wrapped_key = $3, key_id = $4 where id = $1 and wrapped_key = $2 and kubeconfig = $5",
+    )
+    .bind(id)
+    .bind(&before.wrapped_key)
+    .bind(&after.wrapped_key)
+    .bind(&after.key_id)
+    .bind(&before.ciphertext)
+    .execute(pool)
+    .await?;
+    Ok(done.rows_affected() == 1)
+}
+
+/// How many of them are how: for metrics.
+pub async fn counts(pool: &PgPool) -> Result<(i64, i64), sqlx::Error> {
+    sqlx::query_as("select (select count(*) from operators), (select count(*) from clusters)")
+        .fetch_one(pool)
+        .await
+}

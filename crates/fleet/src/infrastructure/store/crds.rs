@@ -1,0 +1,290 @@
+//! Definitions and their history.
+
+use serde_json::Value;
+use sqlx::{FromRow, PgConnection, PgPool};
+use uuid::Uuid;
+
+use super::{Time, Window};
+
+/// A definition with its newest schema.
+#[derive(Clone, Debug, FromRow)]
+pub struct CrdRow {
+    pub id: Uuid,
+    pub name: String,
+    pub operator_name: Option<String>,
+    pub status: String,
+    pub migration_guide: Option<String>,
+    pub deprecated_at: Option<Time>,
+    pub deprecation_reason: Option<String>,
+    pub revision: i64,
+    pub created_at: Time,
+    pub updated_at: Time,
+    pub operator_version: String,
+    pub api_group: String,
+    pub kind: String,
+    pub scope: String,
+    pub api_versions: Vec<String>,
+    pub approval: String,
+}
+
+#[derive(Clone, Debug, FromRow)]
+pub struct SchemaRow {
+    pub operator_version: String,
+    pub position: i32,
+    pub definition: Value,
+    pub api_group: String,
+    pub kind: String,
+    pub scope: String,
+    pub api_versions: Vec<String>,
+    pub digest: String,
+    pub changes: Value,
+    pub approval: String,
+    /// The name of who approved it, if it was not erased.
+    #[sqlx(default)]
+    pub approved_by: Option<String>,
+    pub approved_at: Option<Time>,
+    pub approval_notes: Option<String>,
+    pub created_at: Time,
+}
+
+#[derive(Clone, Debug, FromRow)]
+pub struct OnClusterRow {
+    pub cluster_name: String,
+    pub environment: String,
+    pub stored_versions: Vec<String>,
+    pub operator_version: Option<String>,
+    pub digest: String,
+    pub seen_at: Time,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct Filter {
+    pub operator_name: Option<String>,
+    pub group: Option<String>,
+    pub status: Option<String>,
+    pub approval: Option<String>,
+}
+
+macro_rules! newest {
+    () => {
+        " from crds c join lateral (
+              select * from crd_schemas where crd_id = c.id order by position desc limit 1) s on true "
+    };
+}
+
+macro_rules! columns {
+    () => {
+        "c.id, c.name, c.operator_name, c.status, c.migration_guide, c.deprecated_at, c.deprecation_reason, c.revision,
+         c.created_at, c.updated_at, s.operator_version, s.api_group, s.kind, s.scope, s.api_versions,
+         approval_now(c.id, s.approval, s.changes) as approval"
+    };
+}
+
+macro_rules! filter {
+    () => {
+        "where ($1::text is null or c.operator_name = $1) and ($2::text is null or s.api_group = $2)
+         and ($3::text is null or c.status = $3) and ($4::text is null or approval_now(c.id, s.approval, s.changes) = $4)"
+    };
+}
+
+pub async fn list(pool: &PgPool, filter: &Filter, window: Window) -> Result<(Vec<CrdRow>, u64), sqlx::Error> {
+    let rows = sqlx::query_as(concat!(
+        "select ",
+        columns!(),
+        newest!(),
+        filter!(),
+        " order by c.name limit $5 offset $6"
+    ))
+    .bind(&filter.operator_name)
+    .bind(&filter.group)
+    .bind(&filter.status)
+    .bind(&filter.approval)
+    .bind(window.limit())
+    .bind(window.offset())
+    .fetch_all(pool)
+    .await?;
+    let total: i64 = sqlx::query_scalar(concat!("select count(*)", newest!(), filter!()))
+        .bind(&filter.operator_name)
+        .bind(&filter.group)
+        .bind(&filter.status)
+        .bind(&filter.approval)
+        .fetch_one(pool)
+        .await?;
+    Ok((rows, total as u64))
+}
+
+pub async fn get(connection: &mut PgConnection, name: &str) -> Result<Option<CrdRow>, sqlx::Error> {
+    sqlx::query_as(concat!("select ", columns!(), newest!(), "where c.name = $1"))
+        .bind(name)
+        .fetch_optional(connection)
+        .await
+}
+
+pub async fn lock(connection: &mut PgConnection, name: &str) -> Result<Option<CrdRow>, sqlx::Error> {
+    sqlx::query_as(concat!(
+        "select ",
+        columns!(),
+        newest!(),
+        "where c.name = $1 for update of c"
+    ))
+    .bind(name)
+    .fetch_optional(connection)
+    .await
+}
+
+/// All schemas of a definition, newest first.
+pub async fn history(connection: &mut PgConnection, id: Uuid) -> Result<Vec<SchemaRow>, sqlx::Error> {
+    sqlx::query_as(
+        "select s.operator_version, s.position, s.definition, s.api_group, s.kind, s.scope, s.api_versions, s.digest,
+             s.changes, approval_now(s.crd_id, s.approval, s.changes) as approval, p.subject as approved_by, s.approved_at, s.approval_notes, s.created_at
+         from crd_schemas s left join people p on p.id = s.approved_by
+         where s.crd_id = $1 order by s.position desc",
+    )
+    .bind(id)
+    .fetch_all(connection)
+    .await
+}
+
+pub async fn on_clusters(
+    connection: &mut PgConnection,
+    id: Uuid,
+    name: &str,
+) -> Result<Vec<OnClusterRow>, sqlx::Error> {
+    sqlx::query_as(
+        "select k.name as cluster_name, k.environment, x.stored_versions, x.digest, x.seen_at,
+             (select s.operator_version from crd_schemas s where s.crd_id = $1 and s.digest = x.digest
+              order by s.position desc limit 1) as operator_version
+         from cluster_crds x join clusters k on k.id = x.cluster_id where x.name = $2 order by k.name",
+    )
+    .bind(id)
+    .bind(name)
+    .fetch_all(connection)
+    .await
+}
+
+pub async fn of_operator(connection: &mut PgConnection, operator: &str) -> Result<i64, sqlx::Error> {
+    sqlx::query_scalar("select count(*) from crds where operator_name = $1")
+        .bind(operator)
+        .fetch_one(connection)
+        .await
+}
+
+pub async fn insert(
+    connection: &mut PgConnection,
+    name: &str,
+    operator: Option<&str>,
+    guide: Option<&str>,
+    now: Time,
+) -> Result<Uuid, sqlx::Error> {
+    sqlx::query_scalar(
+        "insert into crds (id, name, operator_name, migration_guide, created_at, updated_at)
+         values ($1, $2, $3, $4, $5, $5) returning id",
+    )
+    .bind(Uuid::new_v4())
+    .bind(name)
+    .bind(operator)
+    .bind(guide)
+    .bind(now)
+    .fetch_one(connection)
+    .await
+}
+
+/// Adds a schema at its position; those from there on move up.
+pub async fn insert_schema(
+    connection: &mut PgConnection,
+    crd: Uuid,
+    row: &SchemaRow,
+) -> Result<(), sqlx::Error> {
+    // In two steps, because positions are unique at every moment.
+    sqlx::query("update crd_schemas set position = -position - 1 where crd_id = $1 and position >= $2")
+        .bind(crd)
+        .bind(row.position)
+        .execute(&mut *connection)
+        .await?;
+    sqlx::query("update crd_schemas set position = -position where crd_id = $1 and position < 0")
+        .bind(crd)
+        .execute(&mut *connection)
+        .await?;
+    sqlx::query(
+        "insert into crd_schemas (crd_id, operator_version, position, definition, api_group, kind, scope, api_versions,
+             digest, changes, approval, created_at)
+         values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)",
+    )
+    .bind(crd)
+    .bind(&row.operator_version)
+    .bind(row.position)
+    .bind(&row.definition)
+    .bind(&row.api_group)
+    .bind(&row.kind)
+    .bind(&row.scope)
+    .bind(&row.api_versions)
+    .bind(&row.digest)
+    .bind(&row.changes)
+    .bind(&row.approval)
+    .bind(row.created_at)
+    .execute(connection)
+    .await
+    .map(drop)
+}
+
+/// The schema that follows one that was put in before it is compared anew.
+pub async fn set_changes(
+    connection: &mut PgConnection,
+    crd: Uuid,
+    operator_version: &str,
+    changes: &Value,
+    approval: &str,
+) -> Result<(), sqlx::Error> {
+    sqlx::query(
+        "update crd_schemas set changes = $3, approval = case when approval = 'Approved' then approval else $4 end
+         where crd_id = $1 and operator_version = $2",
+    )
+    .bind(crd)
+    .bind(operator_version)
+    .bind(changes)
+    .bind(approval)
+    .execute(connection)
+    .await
+    .map(drop)
+}
+
+pub async fn approve(
+    connection: &mut PgConnection,
+    crd: Uuid,
+    operator_version: &str,
+    person: Uuid,
+    notes: &str,
+    now: Time,
+) -> Result<(), sqlx::Error> {
+    sqlx::query(
+        "update crd_schemas set approval = 'Approved', approved_by = $3, approved_at = $4, approval_notes = $5
+         where crd_id = $1 and operator_version = $2",
+    )
+    .bind(crd)
+    .bind(operator_version)
+    .bind(person)
+    .bind(now)
+    .bind(notes)
+    .execute(connection)
+    .await
+    .map(drop)
+}
+
+/// What people write about it. Counts the revision up.
+pub async fn update(connection: &mut PgConnection, row: &CrdRow, now: Time) -> Result<(), sqlx::Error> {
+    sqlx::query(
+        "update crds set operator_name = $2, status = $3, migration_guide = $4, deprecated_at = $5,
+             deprecation_reason = $6, revision = revision + 1, updated_at = $7
+         where id = $1",
+    )
+    .bind(row.id)
+    .bind(&row.operator_name)
+    .bind(&row.status)
+    .bind(&row.migration_guide)
+    .bind(row.deprecated_at)
+    .bind(&row.deprecation_reason)
+    .bind(now)
+    .execute(connection)
+    .await
+    .map(drop)
+}

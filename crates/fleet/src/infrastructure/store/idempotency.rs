@@ -1,0 +1,77 @@
+//! Answers that were given, so that a request sent twice is done once.
+
+use sqlx::{FromRow, PgConnection, PgPool};
+use uuid::Uuid;
+
+use super::Time;
+
+#[derive(Clone, FromRow)]
+pub struct Answered {
+    pub operation: String,
+    pub request: Vec<u8>,
+    pub status: Option<i16>,
+    pub body: Option<Vec<u8>>,
+}
+
+pub async fn find(
+    connection: &mut PgConnection,
+    subject: &str,
+    key: &str,
+) -> Result<Option<Answered>, sqlx::Error> {
+    sqlx::query_as(
+        "select i.operation, i.request, i.status, i.body from idempotency i join people p on p.id = i.person
+         where p.subject = $1 and i.key = $2",
+    )
+    .bind(subject)
+    .bind(key)
+    .fetch_optional(connection)
+    .await
+}
+
+/// Takes the key for this transaction. Waits for another that has it, and gives nothing if that one kept it.
+pub async fn take(
+    connection: &mut PgConnection,
+    person: Uuid,
+    key: &str,
+    operation: &str,
+    request: &[u8],
+    now: Time,
+) -> Result<bool, sqlx::Error> {
+    let done = sqlx::query(
+        "insert into idempotency (person, key, operation, request, created_at) values ($1, $2, $3, $4, $5)
+         on conflict do nothing",
+    )
+    .bind(person)
+    .bind(key)
+    .bind(operation)
+    .bind(request)
+    .bind(now)
+    .execute(connection)
+    .await?;
+    Ok(done.rows_affected() == 1)
+}
+
+pub async fn answer(
+    connection: &mut PgConnection,
+    person: Uuid,
+    key: &str,
+    status: u16,
+    body: &[u8],
+) -> Result<(), sqlx::Error> {
+    sqlx::query("update idempotency set status = $3, body = $4 where person = $1 and key = $2")
+        .bind(person)
+        .bind(key)
+        .bind(i16::try_from(status).unwrap_or(500))
+        .bind(body)
+        .execute(connection)
+        .await
+        .map(drop)
+}
+
+pub async fn forget(pool: &PgPool, before: Time) -> Result<u64, sqlx::Error> {
+    let done = sqlx::query("delete from idempotency where created_at < $1")
+        .bind(before)
+        .execute(pool)
+        .await?;
+    Ok(done.rows_affected())
+}

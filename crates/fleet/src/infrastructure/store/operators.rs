@@ -1,0 +1,388 @@
+//! Operators and the versions in their chart repositories.
+
+use serde_json::Value;
+use sqlx::{FromRow, PgConnection, PgPool};
+use uuid::Uuid;
+
+use super::{Time, Window};
+use crate::infrastructure::keys::Sealed;
+
+#[derive(Clone, Debug, FromRow)]
+pub struct OperatorRow {
+    pub id: Uuid,
+    pub name: String,
+    pub description: String,
+    pub namespace: String,
+    pub chart_repository: String,
+    pub chart_name: String,
+    pub current_version: Option<String>,
+    pub latest_version: Option<String>,
+    pub has_update: bool,
+    pub labels: Value,
+    pub default_values: Value,
+    pub revision: i64,
+    pub created_at: Time,
+    pub updated_at: Time,
+    pub has_credentials: bool,
+    /// The definitions of its current version.
+    pub crd_names: Vec<String>,
+}
+
+#[derive(Clone, Debug, FromRow)]
+pub struct VersionRow {
+    pub version: String,
+    pub app_version: Option<String>,
+    pub released_at: Option<Time>,
+    pub deprecated: bool,
+    pub digest: Option<String>,
+    pub location: String,
+    pub changelog_url: Option<String>,
+    pub discovery: String,
+    pub discovery_message: Option<String>,
+    #[sqlx(default)]
+    pub crd_names: Vec<String>,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct Filter {
+    pub namespace: Option<String>,
+    pub labels: Value,
+    pub has_update: Option<bool>,
+}
+
+macro_rules! columns {
+    () => {
+        "o.id, o.name, o.description, o.namespace, o.chart_repository, o.chart_name, o.current_version,
+         o.latest_version, o.has_update, o.labels, o.default_values, o.revision, o.created_at, o.updated_at,
+         o.credentials is not null as has_credentials,
+         coalesce((select array_agg(c.name order by c.name) from crds c join crd_schemas s on s.crd_id = c.id
+                   where c.operator_name = o.name and s.operator_version = o.current_version), '{}') as crd_names"
+    };
+}
+
+macro_rules! filter {
+    () => {
+        "($1::text is null or o.namespace = $1) and o.labels @> $2 and ($3::bool is null or o.has_update = $3)"
+    };
+}
+
+pub async fn list(
+    pool: &PgPool,
+    filter: &Filter,
+    window: Window,
+) -> Result<(Vec<OperatorRow>, u64), sqlx::Error> {
+    let rows = sqlx::query_as(concat!(
+        "select ",
+        columns!(),
+        " from operators o where ",
+        filter!(),
+        " order by o.name limit $4 offset $5"
+    ))
+    .bind(&filter.namespace)
+    .bind(&filter.labels)
+    .bind(filter.has_update)
+    .bind(window.limit())
+    .bind(window.offset())
+    .fetch_all(pool)
+    .await?;
+    let total: i64 = sqlx::query_scalar(concat!("select count(*) from operators o where ", filter!()))
+        .bind(&filter.namespace)
+        .bind(&filter.labels)
+        .bind(filter.has_update)
+        .fetch_one(pool)
+        .await?;
+    Ok((rows, total as u64))
+}
+
+pub async fn get(connection: &mut PgConnection, name: &str) -> Result<Option<OperatorRow>, sqlx::Error> {
+    sqlx::query_as(concat!(
+        "select ",
+        columns!(),
+        " from operators o where o.name = $1"
+    ))
+    .bind(name)
+    .fetch_optional(connection)
+    .await
+}
+
+/// The row, held until the transaction ends.
+pub async fn lock(connection: &mut PgConnection, name: &str) -> Result<Option<OperatorRow>, sqlx::Error> {
+    sqlx::query_as(concat!(
+        "select ",
+        columns!(),
+        " from operators o where o.name = $1 for update of o"
+    ))
+    .bind(name)
+    .fetch_optional(connection)
+    .await
+}
+
+pub async fn count(connection: &mut PgConnection) -> Result<i64, sqlx::Error> {
+    // Whoever adds one waits for others that do: the limit holds also when two come at once.
+    sqlx::query("select pg_advisory_xact_lock(hashtext('operators.count'))")
+        .execute(&mut *connection)
+        .await?;
+    sqlx::query_scalar("select count(*) from operators")
+        .fetch_one(connection)
+        .await
+}
+
+pub async fn insert(
+    connection: &mut PgConnection,
+    row: &OperatorRow,
+    refresh_at: Time,
+) -> Result<(), sqlx::Error> {
+    sqlx::query(
+        "insert into operators (id, name, description, namespace, chart_repository, chart_name, current_version,
+             latest_version, has_update, labels, default_values, created_at, updated_at, refresh_at)
+         values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $12, $13)",
+    )
+    .bind(row.id)
+    .bind(&row.name)
+    .bind(&row.description)
+    .bind(&row.namespace)
+    .bind(&row.chart_repository)
+    .bind(&row.chart_name)
+    .bind(&row.current_version)
+    .bind(&row.latest_version)
+    .bind(row.has_update)
+    .bind(&row.labels)
+    .bind(&row.default_values)
+    .bind(row.created_at)
+    .bind(refresh_at)
+    .execute(connection)
+    .await
+    .map(drop)
+}
+
+/// Writes what may change, and counts the revision up.
+pub async fn update(connection: &mut PgConnection, row: &OperatorRow, now: Time) -> Result<(), sqlx::Error> {
+    sqlx::query(
+        "update operators set description = $2, current_version = $3, latest_version = $4, has_update = $5,
+             labels = $6, default_values = $7, revision = revision + 1, updated_at = $8
+         where id = $1",
+    )
+    .bind(row.id)
+    .bind(&row.description)
+    .bind(&row.current_version)
+    .bind(&row.latest_version)
+    .bind(row.has_update)
+    .bind(&row.labels)
+    .bind(&row.default_values)
+    .bind(now)
+    .execute(connection)
+    .await
+    .map(drop)
+}
+
+/// What its repository is asked with.
+pub async fn sealed(pool: &PgPool, id: Uuid) -> Result<Option<Sealed>, sqlx::Error> {
+    let row: Option<SealedRow> = sqlx::query_as(
+        "select id, credentials, wrapped_key, key_id from operators where id = $1 and credentials is not null",
+    )
+    .bind(id)
+    .fetch_optional(pool)
+    .await?;
+    Ok(row.map(|row| of_row(row).1))
+}
+
+pub async fn seal(
+    connection: &mut PgConnection,
+    id: Uuid,
+    sealed: Option<&Sealed>,
+) -> Result<(), sqlx::Error> {
+    sqlx::query("update operators set credentials = $2, wrapped_key = $3, key_id = $4 where id = $1")
+        .bind(id)
+        .bind(sealed.map(|sealed| &sealed.ciphertext))
+        .bind(sealed.map(|sealed| &sealed.wrapped_key))
+        .bind(sealed.map(|sealed| &sealed.key_id))
+        .execute(connection)
+        .await
+        .map(drop)
+}
+
+type SealedRow = (Uuid, Vec<u8>, Vec<u8>, String);
+
+fn of_row((id, ciphertext, wrapped_key, key_id): SealedRow) -> (Uuid, Sealed) {
+    let sealed = Sealed {
+        ciphertext,
+        wrapped_key,
+        key_id,
+    };
+    (id, sealed)
+}
+
+/// Some whose key is not the one that wraps now.
+pub async fn wrapped_by_others(
+    pool: &PgPool,
+    key_id: &str,
+    most: i64,
+) -> Result<Vec<(Uuid, Sealed)>, sqlx::Error> {
+    let rows: Vec<SealedRow> = sqlx::query_as(
+        "select id, credentials, wrapped_key, key_id from operators
+         where credentials is not null and key_id <> $1 order by id limit $2",
+    )
+    .bind(key_id)
+    .bind(most)
+    .fetch_all(pool)
+    .await?;
+    Ok(rows.into_iter().map(of_row).collect())
+}
+
+/// Writes a rewrapped key, unless the secret was changed since it was read.
+pub async fn rewrap(pool: &PgPool, id: Uuid, before: &Sealed, after: &Sealed) -> Result<bool, sqlx::Error> {
+    let done = sqlx::query(
+        "update operators set wrapped_key = $3, key_id = $4 where id = $1 and wrapped_key = $2 and credentials = $5",
+    )
+    .bind(id)
+    .bind(&before.wrapped_key)
+    .bind(&after.wrapped_key)
+    .bind(&after.key_id)
+    .bind(&before.ciphertext)
+    .execute(pool)
+    .await?;
+    Ok(done.rows_affected() == 1)
+}
+
+pub async fn delete(connection: &mut PgConnection, id: Uuid) -> Result<(), sqlx::Error> {
+    sqlx::query("delete from operators where id = $1")
+        .bind(id)
+        .execute(connection)
+        .await
+        .map(drop)
+}
+
+pub async fn versions(
+    pool: &PgPool,
+    operator: &OperatorRow,
+    window: Window,
+) -> Result<(Vec<VersionRow>, u64), sqlx::Error> {
+    let rows = sqlx::query_as(
+        "select v.version, v.app_version, v.released_at, v.deprecated, v.digest, v.location, v.changelog_url,
+             v.discovery, v.discovery_message,
+             coalesce((select array_agg(c.name order by c.name) from crds c join crd_schemas s on s.crd_id = c.id
+                       where c.operator_name = $2 and s.operator_version = v.version), '{}') as crd_names
+         from operator_versions v where v.operator_id = $1 order by v.position limit $3 offset $4",
+    )
+    .bind(operator.id)
+    .bind(&operator.name)
+    .bind(window.limit())
+    .bind(window.offset())
+    .fetch_all(pool)
+    .await?;
+    let total: i64 = sqlx::query_scalar("select count(*) from operator_versions where operator_id = $1")
+        .bind(operator.id)
+        .fetch_one(pool)
+        .await?;
+    Ok((rows, total as u64))
+}
+
+/// The versions that a repository has, newest first. What is known of those that stay, stays; the others go.
+pub async fn set_versions(
+    connection: &mut PgConnection,
+    operator: Uuid,
+    versions: &[VersionRow],
+) -> Result<(), sqlx::Error> {
+    let names: Vec<&str> = versions.iter().map(|version| version.version.as_str()).collect();
+    sqlx::query("delete from operator_versions where operator_id = $1 and version <> all($2)")
+        .bind(operator)
+        .bind(&names)
+        .execute(&mut *connection)
+        .await?;
+    for (position, version) in versions.iter().enumerate() {
+        sqlx::query(
+            "insert into operator_versions (operator_id, version, position, app_version, released_at, deprecated,
+                 digest, location, changelog_url, discovery, discovery_message)
+             values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
+             on conflict (operator_id, version) do update set position = excluded.position,
+                 app_version = excluded.app_version, released_at = excluded.released_at,
+                 deprecated = excluded.deprecated, digest = excluded.digest, location = excluded.location,
+                 changelog_url = excluded.changelog_url",
+        )
+        .bind(operator)
+        .bind(&version.version)
+        .bind(position as i32)
+        .bind(&version.app_version)
+        .bind(version.released_at)
+        .bind(version.deprecated)
+        .bind(&version.digest)
+        .bind(&version.location)
+        .bind(&version.changelog_url)
+        .bind(&version.discovery)
+        .bind(&version.discovery_message)
+        .execute(&mut *connection)
+        .await?;
+    }
+    Ok(())
+}
+
+pub async fn set_discovery(
+    connection: &mut PgConnection,
+    operator: Uuid,
+    version: &str,
+    discovery: &str,
+    message: Option<&str>,
+) -> Result<(), sqlx::Error> {
+    sqlx::query(
+        "update operator_versions set discovery = $3, discovery_message = $4 where operator_id = $1 and version = $2",
+    )
+    .bind(operator)
+    .bind(version)
+    .bind(discovery)
+    .bind(message)
+    .execute(connection)
+    .await
+    .map(drop)
+}
+
+/// Operators whose repository is to be asked, given to this holder until `until`; others look past them. One that would
+/// have to wait until after `latest` was written before a clock was put back, and is due as well.
+pub async fn claim(
+    pool: &PgPool,
+    holder: Uuid,
+    now: Time,
+    until: Time,
+    latest: Time,
+    most: i64,
+) -> Result<Vec<OperatorRow>, sqlx::Error> {
+    sqlx::query_as(concat!(
+        "update operators o set refresh_holder = $1, refresh_at = $3 where o.id in (
+             select id from operators where refresh_at <= $2 or refresh_at > $5 order by refresh_at limit $4
+             for update skip locked)
+         returning ",
+        columns!()
+    ))
+    .bind(holder)
+    .bind(now)
+    .bind(until)
+    .bind(most)
+    .bind(latest)
+    .fetch_all(pool)
+    .await
+}
+
+/// Gives a claimed operator back, to be asked again at `at`. Nothing happens when somebody else has it by now.
+pub async fn release(pool: &PgPool, id: Uuid, holder: Uuid, at: Time) -> Result<(), sqlx::Error> {
+    sqlx::query(
+        "update operators set refresh_holder = null, refresh_at = $3 where id = $1 and refresh_holder = $2",
+    )
+    .bind(id)
+    .bind(holder)
+    .bind(at)
+    .execute(pool)
+    .await
+    .map(drop)
+}
+
+/// The next versions of an operator whose definitions are not known yet.
+pub async fn undiscovered(pool: &PgPool, operator: Uuid, most: i64) -> Result<Vec<VersionRow>, sqlx::Error> {
+    sqlx::query_as(
+        "select version, app_version, released_at, deprecated, digest, location, changelog_url, discovery,
+             discovery_message
+         from operator_versions where operator_id = $1 and discovery = 'Pending' order by position limit $2",
+    )
+    .bind(operator)
+    .bind(most)
+    .fetch_all(pool)
+    .await
+}

@@ -1,0 +1,134 @@
+//! Names of people, once, and local users.
+
+use sqlx::{FromRow, PgConnection, PgPool};
+use uuid::Uuid;
+
+use super::{Time, Window};
+
+/// The id of somebody, made when they are seen for the first time. Best outside of a transaction: a row that is made
+/// here makes others wait who act under the same name.
+pub async fn id_of(connection: &mut PgConnection, subject: &str) -> Result<Uuid, sqlx::Error> {
+    let found: Option<Uuid> = sqlx::query_scalar("select id from people where subject = $1")
+        .bind(subject)
+        .fetch_optional(&mut *connection)
+        .await?;
+    if let Some(id) = found {
+        return Ok(id);
+    }
+    // Not "do update": that would lock the row of somebody whose audit entries others are about to write.
+    sqlx::query("insert into people (id, subject) values ($1, $2) on conflict (subject) do nothing")
+        .bind(Uuid::new_v4())
+        .bind(subject)
+        .execute(&mut *connection)
+        .await?;
+    sqlx::query_scalar("select id from people where subject = $1")
+        .bind(subject)
+        .fetch_one(connection)
+        .await
+}
+
+/// Forgets a name. What they did stays, under an id that says nothing.
+pub async fn erase(connection: &mut PgConnection, id: Uuid, now: Time) -> Result<(), sqlx::Error> {
+    sqlx::query("update people set subject = null, erased_at = $2 where id = $1")
+        .bind(id)
+        .bind(now)
+        .execute(connection)
+        .await
+        .map(drop)
+}
+
+#[derive(Clone, FromRow)]
+pub struct UserRow {
+    pub id: Uuid,
+    pub username: String,
+    pub password_hash: String,
+    pub roles: Vec<String>,
+    pub environments: Option<Vec<String>>,
+    pub failures: i32,
+    pub locked_until: Option<Time>,
+    pub created_at: Time,
+}
+
+macro_rules! columns {
+    () => {
+        "id, username, password_hash, roles, environments, failures, locked_until, created_at"
+    };
+}
+
+pub async fn users(pool: &PgPool, window: Window) -> Result<(Vec<UserRow>, u64), sqlx::Error> {
+    let rows = sqlx::query_as(concat!(
+        "select ",
+        columns!(),
+        " from users order by username limit $1 offset $2"
+    ))
+    .bind(window.limit())
+    .bind(window.offset())
+    .fetch_all(pool)
+    .await?;
+    let total: i64 = sqlx::query_scalar("select count(*) from users")
+        .fetch_one(pool)
+        .await?;
+    Ok((rows, total as u64))
+}
+
+pub async fn user(connection: &mut PgConnection, username: &str) -> Result<Option<UserRow>, sqlx::Error> {
+    sqlx::query_as(concat!("select ", columns!(), " from users where username = $1"))
+        .bind(username)
+        .fetch_optional(connection)
+        .await
+}
+
+pub async fn insert(connection: &mut PgConnection, row: &UserRow) -> Result<(), sqlx::Error> {
+    sqlx::query(
+        "insert into users (id, username, password_hash, roles, environments, created_at)
+         values ($1, $2, $3, $4, $5, $6)",
+    )
+    .bind(row.id)
+    .bind(&row.username)
+    .bind(&row.password_hash)
+    .bind(&row.roles)
+    .bind(&row.environments)
+    .bind(row.created_at)
+    .execute(connection)
+    .await
+    .map(drop)
+}
+
+pub async fn delete(connection: &mut PgConnection, id: Uuid) -> Result<(), sqlx::Error> {
+    sqlx::query("delete from users where id = $1")
+        .bind(id)
+        .execute(connection)
+        .await
+        .map(drop)
+}
+
+/// Counts a failed login, and gives the number of them in a row.
+pub async fn failed(connection: &mut PgConnection, id: Uuid) -> Result<i32, sqlx::Error> {
+    sqlx::query_scalar(
+        "update users set failures = least(failures, 1000000) + 1 where id = $1 returning failures",
+    )
+    .bind(id)
+    .fetch_one(connection)
+    .await
+}
+
+pub async fn set_lock(
+    connection: &mut PgConnection,
+    id: Uuid,
+    until: Option<Time>,
+) -> Result<(), sqlx::Error> {
+    sqlx::query("update users set locked_until = $2 where id = $1")
+        .bind(id)
+        .bind(until)
+        .execute(connection)
+        .await
+        .map(drop)
+}
+
+pub async fn succeeded(connection: &mut PgConnection, id: Uuid) -> Result<(), sqlx::Error> {
+    sqlx::query("update users set failures = 0, locked_until = null where id = $1 and failures > 0")
+        .bind(id)
+        .execute(connection)
+        .await
+        .map(drop)
+}

@@ -1,0 +1,337 @@
+//! JWTs: who signed what, with which algorithm, for whom and until when. A key is bound to one algorithm, so that a
+//! public key can never be taken for a shared secret.
+
+use std::{
+    collections::BTreeSet,
+    path::PathBuf,
+    sync::{Arc, PoisonError, RwLock},
+    time::Duration,
+};
+
+use gantry_fleet_domain::{
+    access::{Caller, Role},
+    cluster::Environment,
+};
+use jiff::{SignedDuration, Timestamp};
+use jsonwebtoken::{
+    Algorithm, DecodingKey, EncodingKey, Header, Validation, decode, decode_header, encode,
+    errors::ErrorKind,
+    jwk::{AlgorithmParameters, EllipticCurve, JwkSet},
+};
+use serde::{Deserialize, Serialize};
+use url::Url;
+
+pub const ISSUER: &str = "gantry-fleet";
+pub const AUDIENCE: &str = "gantry-fleet";
+const SHORTEST_SECRET: usize = 32;
+const LEEWAY: u64 = 30;
+
+#[derive(Debug, thiserror::Error)]
+pub enum TokenError {
+    #[error("failed to read the key {path}")]
+    Read {
+        path: PathBuf,
+        #[source]
+        source: std::io::Error,
+    },
+    #[error("{0} has fewer than 32 bytes: too short a secret can be guessed")]
+    Short(PathBuf),
+    #[error("{0} is neither an RSA nor an EC (P-256) public key in PEM")]
+    NoKey(PathBuf),
+    #[error("failed to fetch the keys of {0}")]
+    Fetch(Url, #[source] reqwest::Error),
+    #[error("{0} does not answer with a key set")]
+    NoKeySet(Url),
+    #[error("failed to sign a token")]
+    Sign(#[source] jsonwebtoken::errors::Error),
+}
+
+/// Where keys come from that tokens may be signed with.
+#[derive(Clone, Debug)]
+pub enum KeySource {
+    /// HS256.
+    Secret(PathBuf),
+    /// RS256 or ES256, by what is in it.
+    PublicKey(PathBuf),
+    /// RS256 and ES256.
+    Jwks(Url),
+}
+
+struct Key {
+    id: Option<String>,
+    algorithm: Algorithm,
+    verifies: DecodingKey,
+}
+
+/// What is in a token. Some issuers write one role as text.
+#[derive(Debug, Serialize, Deserialize)]
+struct Claims {
+    sub: String,
+    iss: String,
+    aud: Several,
+    exp: i64,
+    iat: i64,
+    #[serde(default)]
+    roles: Several,
+    #[serde(default, skip_serializing)]
+    role: Several,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    environments: Option<Several>,
+}
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(untagged)]
+enum Several {
+    One(String),
+    Many(Vec<String>),
+    #[default]
+    None,
+}
+
+impl Several {
+    fn iter(&self) -> impl Iterator<Item = &str> {
+        match self {
+            Self::One(text) => std::slice::from_ref(text).iter(),
+            Self::Many(texts) => texts.iter(),
+            Self::None => [].iter(),
+        }
+        .map(String::as_str)
+    }
+}
+
+/// Why a token is not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rejected {
+    Expired,
+    /// Signed by nobody we know; a key set that was fetched long ago may not have the key yet.
+    UnknownKey,
+    Invalid,
+}
+
+pub struct Verifier {
+    sources: Vec<KeySource>,
+    http: reqwest::Client,
+    keys: RwLock<Arc<Vec<Key>>>,
+    issuer: String,
+    audience: String,
+    fetched: tokio::sync::Mutex<Option<Timestamp>>,
+}
+
+impl Verifier {
+    pub async fn load(
+        sources: Vec<KeySource>,
+        issuer: &str,
+        audience: &str,
+        http: reqwest::Client,
+    ) -> Result<Self, TokenError> {
+        let verifier = Self {
+            sources,
+            http,
+            keys: RwLock::default(),
+            issuer: issuer.to_owned(),
+            audience: audience.to_owned(),
+            fetched: tokio::sync::Mutex::new(None),
+        };
+        verifier.reload().await?;
+        Ok(verifier)
+    }
+
+    /// Reads all keys again. When one source fails, those from before stay.
+    pub async fn reload(&self) -> Result<(), TokenError> {
+        let mut keys = Vec::new();
+        for source in &self.sources {
+            match source {
+                KeySource::Secret(path) => keys.push(Key {
+                    id: None,
+                    algorithm: Algorithm::HS256,
+                    verifies: DecodingKey::from_secret(&read_secret(path)?),
+                }),
+                KeySource::PublicKey(path) => keys.push(public_key(path)?),
+                KeySource::Jwks(url) => keys.extend(fetch(&self.http, url).await?),
+            }
+        }
+        *self.keys.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(keys);
+        Ok(())
+    }
+
+    /// Fetches key sets again because of a key that is not known; not more often than every ten seconds, whatever
+    /// strangers send.
+    pub async fn reload_for_unknown(&self, now: Timestamp) -> bool {
+        if !self
+            .sources
+            .iter()
+            .any(|source| matches!(source, KeySource::Jwks(_)))
+        {
+            return false;
+        }
+        let mut fetched = self.fetched.lock().await;
+        if fetched.is_some_and(|at| now.duration_since(at) < SignedDuration::from_secs(10)) {
+            return false;
+        }
+        *fetched = Some(now);
+        match self.reload().await {
+            Ok(()) => true,
+            Err(error) => {
+                tracing::warn!(%error, "token keys could not be fetched again");
+                false
+            }
+        }
+    }
+
+    pub fn verify(&self, token: &str) -> Result<Caller, Rejected> {
+        let header = decode_header(token).map_err(|_| Rejected::Invalid)?;
+        let keys = self.keys.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let fits = |key: &&Key| {
+            key.algorithm == header.alg
+                && match (&key.id, &header.kid) {
+                    (Some(ours), Some(theirs)) => ours == theirs,
+                    _ => true,
+                }
+        };
+        let mut rejected = Rejected::UnknownKey;
+        for key in keys.iter().filter(fits) {
+            let mut validation = Validation::new(key.algorithm);
+            validation.set_issuer(&[&self.issuer]);
+            validation.set_audience(&[&self.audience]);
+            validation.set_required_spec_claims(&["exp", "iss", "aud", "sub"]);
+            validation.validate_nbf = true;
+            validation.leeway = LEEWAY;
+            match decode::<Claims>(token, &key.verifies, &validation) {
+                Ok(token) => return Ok(caller(&token.claims)),
+                Err(error) => {
+                    rejected = match error.kind() {
+                        ErrorKind::ExpiredSignature => return Err(Rejected::Expired),
+                        ErrorKind::InvalidSignature => rejected,
+                        _ => return Err(Rejected::Invalid),
+                    };
+                }
+            }
+        }
+        Err(rejected)
+    }
+}
+
+fn caller(claims: &Claims) -> Caller {
+    let roles: BTreeSet<Role> = claims
+        .roles
+        .iter()
+        .chain(claims.role.iter())
+        .filter_map(|role| role.parse().ok())
+        .collect();
+    Caller {
+        subject: claims.sub.clone(),
+        roles,
+        // A name that cannot be read grants nothing; the restriction itself stays.
+        environments: claims
+            .environments
+            .as_ref()
+            .map(|names| names.iter().filter_map(|name| name.parse().ok()).collect()),
+    }
+}
+
+pub fn read_secret(path: &PathBuf) -> Result<Vec<u8>, TokenError> {
+    let text = std::fs::read(path).map_err(|source| TokenError::Read {
+        path: path.clone(),
+        source,
+    })?;
+    let secret = text.trim_ascii().to_vec();
+    if secret.len() < SHORTEST_SECRET {
+        return Err(TokenError::Short(path.clone()));
+    }
+    Ok(secret)
+}
+
+fn public_key(path: &PathBuf) -> Result<Key, TokenError> {
+    let text = std::fs::read(path).map_err(|source| TokenError::Read {
+        path: path.clone(),
+        source,
+    })?;
+    let rsa = DecodingKey::from_rsa_pem(&text).map(|key| (Algorithm::RS256, key));
+    let (algorithm, verifies) = rsa
+        .or_else(|_| DecodingKey::from_ec_pem(&text).map(|key| (Algorithm::ES256, key)))
+        .map_err(|_| TokenError::NoKey(path.clone()))?;
+    Ok(Key {
+        id: None,
+        algorithm,
+        verifies,
+    })
+}
+
+async fn fetch(http: &reqwest::Client, url: &Url) -> Result<Vec<Key>, TokenError> {
+    let failed = |error: reqwest::Error| TokenError::Fetch(url.clone(), error.without_url());
+    let answer = http
+        .get(url.clone())
+        .timeout(Duration::from_secs(10))
+        .send()
+        .await
+        .and_then(reqwest::Response::error_for_status)
+        .map_err(failed)?;
+    if answer.content_length().is_some_and(|length| length > 1 << 20) {
+        return Err(TokenError::NoKeySet(url.clone()));
+    }
+    let bytes = answer.bytes().await.map_err(failed)?;
+    let set: JwkSet = serde_json::from_slice(&bytes).map_err(|_| TokenError::NoKeySet(url.clone()))?;
+    Ok(set
+        .keys
+        .iter()
+        .filter_map(|jwk| {
+            let algorithm = match &jwk.algorithm {
+                AlgorithmParameters::RSA(_) => Algorithm::RS256,
+                AlgorithmParameters::EllipticCurve(curve) if curve.curve == EllipticCurve::P256 => {
+                    Algorithm::ES256
+                }
+                // A shared secret has no place in a public document.
+                _ => return None,
+            };
+            Some(Key {
+                id: jwk.common.key_id.clone(),
+                algorithm,
+                verifies: DecodingKey::from_jwk(jwk).ok()?,
+            })
+        })
+        .collect())
+}
+
+/// Signs tokens of local users, with the shared secret.
+pub struct Issuer {
+    key: EncodingKey,
+    /// `iss`.
+    name: String,
+    audience: String,
+}
+
+/// What a token is to say.
+pub struct Grant<'g> {
+    pub subject: &'g str,
+    pub roles: &'g BTreeSet<Role>,
+    pub environments: Option<&'g BTreeSet<Environment>>,
+    pub lifetime: SignedDuration,
+}
+
+impl Issuer {
+    pub fn new(secret: &[u8], issuer: &str, audience: &str) -> Self {
+        Self {
+            key: EncodingKey::from_secret(secret),
+            name: issuer.to_owned(),
+            audience: audience.to_owned(),
+        }
+    }
+
+    pub fn issue(&self, grant: &Grant<'_>, now: Timestamp) -> Result<(String, Timestamp), TokenError> {
+        let expires = now + grant.lifetime;
+        let claims = Claims {
+            sub: grant.subject.to_owned(),
+            iss: self.name.clone(),
+            aud: Several::One(self.audience.clone()),
+            exp: expires.as_second(),
+            iat: now.as_second(),
+            roles: Several::Many(grant.roles.iter().map(|role| role.name().to_owned()).collect()),
+            role: Several::None,
+            environments: grant
+                .environments
+                .map(|names| Several::Many(names.iter().map(|name| name.name().to_owned()).collect())),
+        };
+        let token = encode(&Header::new(Algorithm::HS256), &claims, &self.key).map_err(TokenError::Sign)?;
+        Ok((token, expires))
+    }
+}

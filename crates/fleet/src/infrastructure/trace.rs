@@ -1,0 +1,65 @@
+//! The trace goes on where we ask others: API servers and chart repositories are told which span they are asked from.
+
+use http::{HeaderValue, Request};
+use opentelemetry::trace::TraceContextExt as _;
+use tracing_opentelemetry::OpenTelemetrySpanExt as _;
+
+pub const HEADER: &str = "traceparent";
+
+/// A W3C `traceparent` of the span that we are in; nothing while spans are not sent anywhere.
+pub fn parent() -> Option<HeaderValue> {
+    let context = tracing::Span::current().context();
+    let span = context.span().span_context().clone();
+    if !span.is_valid() {
+        return None;
+    }
+    let flags = span.trace_flags().to_u8();
+    let text = format!("00-{}-{}-{flags:02x}", span.trace_id(), span.span_id());
+    HeaderValue::from_str(&text).ok()
+}
+
+/// Puts it on a request.
+pub fn put_on<B>(mut request: Request<B>) -> Request<B> {
+    if let Some(parent) = parent() {
+        request.headers_mut().insert(HEADER, parent);
+    }
+    request
+}
+
+#[cfg(test)]
+mod tests {
+    use opentelemetry::trace::{SpanContext, SpanId, TraceFlags, TraceId, TraceState, TracerProvider as _};
+    use opentelemetry_sdk::trace::SdkTracerProvider;
+    use tracing_subscriber::layer::SubscriberExt as _;
+
+    use super::*;
+
+    #[test]
+    fn what_is_asked_of_others_belongs_to_the_trace_that_asked_us() {
+        let id = "4bf92f3577b34da6a3ce929d0e0e4736";
+        let remote = SpanContext::new(
+            TraceId::from_hex(id).unwrap(),
+            SpanId::from_hex("00f067aa0ba902b7").unwrap(),
+            TraceFlags::SAMPLED,
+            true,
+            TraceState::default(),
+        );
+        let provider = SdkTracerProvider::builder().build();
+        let layer = tracing_opentelemetry::layer().with_tracer(provider.tracer("test"));
+        tracing::subscriber::with_default(tracing_subscriber::registry().with(layer), || {
+            let span = tracing::info_span!("request");
+            let _ = span.set_parent(opentelemetry::Context::new().with_remote_span_context(remote));
+            let asked = span.in_scope(|| put_on(Request::new(())));
+            let parent = asked.headers()[HEADER].to_str().unwrap();
+            assert!(parent.starts_with(&format!("00-{id}-")), "{parent}");
+            assert!(
+                !parent.contains("00f067aa0ba902b7"),
+                "the span is our own: {parent}"
+            );
+        });
+        assert!(
+            put_on(Request::new(())).headers().is_empty(),
+            "no trace, no header"
+        );
+    }
+}

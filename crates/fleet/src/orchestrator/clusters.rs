@@ -1,0 +1,417 @@
+//! Clusters: registered when they can be reached, with credentials that only their row's key opens.
+
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use gantry_fleet_api as api;
+use gantry_fleet_domain::{
+    cluster::{self, Health, NewCluster},
+    fields::Complaints,
+    kubeconfig::{Sanitised, sanitise},
+};
+use jiff::{SignedDuration, Timestamp};
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use super::{Ask, Begun, Fleet, Record, Reply, Work, health};
+use crate::{
+    Error,
+    error::is_taken,
+    infrastructure::{
+        keys::{KeyError, Place},
+        kubernetes::{self, Look, Unreachable, deployer, reader},
+        store::{
+            Window, audit,
+            clusters::{self as store, ClusterRow},
+            labels, time,
+        },
+        yaml,
+    },
+};
+
+pub const KIND: &str = "cluster";
+
+pub async fn list(fleet: &Fleet, mut filter: store::Filter, window: Window) -> Result<api::Clusters, Error> {
+    let now = fleet.now();
+    filter.fresh_since = Some(time(now - SignedDuration::from_mins(5)));
+    let (rows, total) = store::list(&fleet.pool, &filter, window).await?;
+    Ok(api::Clusters {
+        page: api::Page::new(total, window.limit, window.offset, rows.len()),
+        clusters: rows.into_iter().map(|row| wire(row, now)).collect(),
+    })
+}
+
+pub async fn get(fleet: &Fleet, name: &str) -> Result<(api::Cluster, i64), Error> {
+    let row = row(fleet, name).await?;
+    let revision = row.revision;
+    Ok((wire(row, fleet.now()), revision))
+}
+
+async fn row(fleet: &Fleet, name: &str) -> Result<ClusterRow, Error> {
+    let mut connection = fleet.pool.acquire().await?;
+    store::get(&mut connection, name)
+        .await?
+        .ok_or_else(|| missing(name))
+}
+
+/// What the last look found; it is at most a minute old while the cluster is enabled.
+pub async fn health(fleet: &Fleet, name: &str) -> Result<api::ClusterHealth, Error> {
+    let row = row(fleet, name).await?;
+    let health = current(&row, fleet.now());
+    Ok(api::ClusterHealth {
+        api_server_reachable: row.latency_ms.is_some() && health != Health::Unknown,
+        api_server_latency_ms: row.latency_ms.and_then(|ms| u64::try_from(ms).ok()),
+        cluster_name: row.name,
+        health_status: health.name().to_owned(),
+        reason: row.health_reason,
+        message: row.health_message,
+        since: row.health_since.map(Into::into),
+        kubernetes_version: row.kubernetes_version,
+        node_health: api::NodeHealth {
+            ready: count(row.nodes_ready),
+            not_ready: count(row.nodes_not_ready),
+        },
+        deployed_operators: Vec::new(),
+        last_checked: row.checked_at.map(Into::into),
+    })
+}
+
+pub async fn register(fleet: &Fleet, ask: &Ask, body: api::RegisterCluster) -> Result<Reply, Error> {
+    let new = NewCluster {
+        name: body.name,
+        description: body.description,
+        environment: body.environment,
+        labels: body.labels,
+    };
+    let environment = new.check()?;
+    let credentials = read_kubeconfig(fleet, &body.kubeconfig)?;
+    if let Some(reply) = ask.answered(fleet).await? {
+        return Ok(reply);
+    }
+    let look = prove(&credentials).await?;
+    let id = Uuid::new_v4();
+    let sealed = fleet
+        .keys
+        .seal(place(id), credentials.document.to_string().as_bytes())
+        .await
+        .map_err(locked)?;
+    let mut work = match ask.begin(fleet).await? {
+        Begun::Fresh(work) => work,
+        Begun::Repeated(reply) => return Ok(reply),
+    };
+    let limit = fleet.limits.clusters;
+    if store::count(work.db()).await? >= i64::from(limit) {
+        return Err(Error::Conflict {
+            code: "CLUSTER_LIMIT_REACHED",
+            message: format!("there are {limit} clusters already, which is the limit of this server"),
+        });
+    }
+    let now = time(work.now);
+    let verdict = cluster::verdict(&Look::sight(&Ok(look.clone())));
+    let row = ClusterRow {
+        id,
+        name: new.name,
+        description: new.description,
+        environment: environment.name().to_owned(),
+        api_server_url: credentials.server,
+        kubernetes_version: look.version.clone(),
+        nodes_ready: look.ready as i32,
+        nodes_not_ready: look.not_ready as i32,
+        latency_ms: i32::try_from(look.latency.as_millis()).ok(),
+        health: verdict.health.name().to_owned(),
+        health_reason: verdict.reason.to_owned(),
+        health_message: verdict.message,
+        health_since: Some(now),
+        checked_at: Some(now),
+        labels: json!(new.labels),
+        enabled: true,
+        revision: 1,
+        registered_at: now,
+        updated_at: now,
+    };
+    let next = time(work.now + fleet.health_interval);
+    store::insert(work.db(), &row, &sealed, next)
+        .await
+        .map_err(|error| {
+            if is_taken(&error, "clusters_name_key") {
+                Error::Conflict {
+                    code: "CLUSTER_ALREADY_EXISTS",
+                    message: format!("there is a cluster {:?} already", row.name),
+                }
+            } else {
+                error.into()
+            }
+        })?;
+    if let Some(crds) = &look.crds {
+        store::set_crds(work.db(), id, crds, now).await?;
+    }
+    let details = json!({"name": row.name, "environment": row.environment, "server": row.api_server_url});
+    let reply = finish(work, row, "cluster.registered", details, 201).await?;
+    fleet.metrics.clusters_registered.inc();
+    Ok(reply)
+}
+
+pub async fn change(fleet: &Fleet, ask: &Ask, name: &str, body: api::ChangeCluster) -> Result<Reply, Error> {
+    let mut complaints = Complaints::default();
+    if let Some(description) = &body.description {
+        complaints.at_most("description", description, 2000);
+    }
+    if let Some(labels) = &body.labels {
+        complaints.labels("labels", labels);
+    }
+    let environment = match body
+        .environment
+        .as_deref()
+        .map(str::parse::<cluster::Environment>)
+    {
+        Some(Ok(environment)) => Some(environment),
+        Some(Err(error)) => {
+            complaints.add("environment", error.to_string());
+            None
+        }
+        None => None,
+    };
+    complaints.or(())?;
+    if let Some(reply) = ask.answered(fleet).await? {
+        return Ok(reply);
+    }
+    let before = row(fleet, name).await?;
+    ask.check_match(before.revision)?;
+    let renewed = match &body.kubeconfig {
+        Some(kubeconfig) => {
+            let credentials = read_kubeconfig(fleet, kubeconfig)?;
+            prove(&credentials).await?;
+            let plain = credentials.document.to_string();
+            let sealed = fleet
+                .keys
+                .seal(place(before.id), plain.as_bytes())
+                .await
+                .map_err(locked)?;
+            Some((sealed, credentials.server))
+        }
+        None => None,
+    };
+    let mut work = match ask.begin(fleet).await? {
+        Begun::Fresh(work) => work,
+        Begun::Repeated(reply) => return Ok(reply),
+    };
+    let mut row = store::lock(work.db(), name).await?.ok_or_else(|| missing(name))?;
+    ask.check_match(row.revision)?;
+    if row.id != before.id {
+        return Err(Error::Changed);
+    }
+    let mut changed = Vec::new();
+    if let Some(description) = body.description {
+        changed.push("description");
+        row.description = description;
+    }
+    if let Some(environment) = environment {
+        changed.push("environment");
+        environment.name().clone_into(&mut row.environment);
+    }
+    if let Some(labels) = body.labels {
+        changed.push("labels");
+        row.labels = json!(labels);
+    }
+    if let Some(enabled) = body.is_enabled {
+        changed.push("isEnabled");
+        row.enabled = enabled;
+    }
+    if let Some((_, server)) = &renewed {
+        changed.push("kubeconfig");
+        row.api_server_url.clone_from(server);
+    }
+    row.revision += 1;
+    row.updated_at = time(work.now);
+    let now = time(work.now);
+    store::update(work.db(), &row, renewed.as_ref().map(|renewed| &renewed.0), now).await?;
+    let id = row.id;
+    let reply = finish(
+        work,
+        row,
+        "cluster.changed",
+        json!({"name": name, "changed": changed}),
+        200,
+    )
+    .await?;
+    fleet.connections.forget(id);
+    Ok(reply)
+}
+
+/// Our accounts in the cluster are taken away, if the cluster answers. The credentials go with the row, the row's key with
+/// them, and what the audit log knew of the cluster beside its chain. That it was there, and who removed it, stays.
+pub async fn delete(fleet: &Fleet, ask: &Ask, name: &str) -> Result<Reply, Error> {
+    if let Ok(before) = row(fleet, name).await
+        && ask.check_match(before.revision).is_ok()
+    {
+        take_ours_away(fleet, before.id).await;
+    }
+    let mut work = match ask.begin(fleet).await? {
+        Begun::Fresh(work) => work,
+        Begun::Repeated(reply) => return Ok(reply),
+    };
+    let row = store::lock(work.db(), name).await?.ok_or_else(|| missing(name))?;
+    ask.check_match(row.revision)?;
+    let id = row.id.to_string();
+    store::delete(work.db(), row.id).await?;
+    audit::erase_target(work.db(), KIND, &id).await?;
+    work.record(Record {
+        action: "cluster.deleted",
+        outcome: "Succeeded",
+        target_kind: KIND,
+        target_id: &id,
+        details: Value::Null,
+    })
+    .await?;
+    let reply = work
+        .finish(Reply {
+            status: 204,
+            body: Vec::new(),
+            revision: None,
+            replayed: false,
+        })
+        .await?;
+    fleet.connections.forget(row.id);
+    Ok(reply)
+}
+
+/// Best effort: a cluster that is gone must not keep its registration alive.
+async fn take_ours_away(fleet: &Fleet, id: Uuid) {
+    let removal = async {
+        let (client, _) = health::owner(fleet, id, "removal").await?;
+        // The stronger one first.
+        deployer::unbind(&client, id).await?;
+        reader::remove(&client, id).await
+    };
+    let patience = std::time::Duration::from_secs(10);
+    match tokio::time::timeout(patience, removal).await {
+        Ok(Ok(())) => {}
+        Ok(Err(why)) => {
+            tracing::warn!(cluster = %id, reason = why.reason, "our accounts stay in the removed cluster");
+        }
+        Err(_) => {
+            tracing::warn!(cluster = %id, reason = "Timeout", "our accounts stay in the removed cluster");
+        }
+    }
+}
+
+fn read_kubeconfig(fleet: &Fleet, given: &api::Kubeconfig) -> Result<Sanitised, Error> {
+    let bad = |messages: Vec<String>| Error::Refused {
+        code: "INVALID_KUBECONFIG",
+        message: "the kubeconfig cannot be used".to_owned(),
+        details: messages
+            .into_iter()
+            .map(|message| api::Detail {
+                field: "kubeconfig".to_owned(),
+                message,
+            })
+            .collect(),
+    };
+    let document = match &given.0 {
+        Value::Object(_) if yaml::is_too_deep(&given.0, yaml::SMALL) => {
+            return Err(bad(vec!["is nested too deeply".to_owned()]));
+        }
+        Value::Object(_) => given.0.clone(),
+        Value::String(text) => {
+            let compact: String = text.split_whitespace().collect();
+            let bytes = STANDARD.decode(compact).map_err(|_| {
+                bad(vec![
+                    "is not base64; send the file in base64, or as a JSON object".to_owned(),
+                ])
+            })?;
+            let text = String::from_utf8(bytes).map_err(|_| bad(vec!["is not text".to_owned()]))?;
+            yaml::document(&text, yaml::SMALL).map_err(|error| bad(vec![error.to_string()]))?
+        }
+        _ => {
+            return Err(bad(vec![
+                "must be the file in base64, or a JSON object".to_owned(),
+            ]));
+        }
+    };
+    sanitise(&document, fleet.allow).map_err(bad)
+}
+
+/// Connects, or says why that does not work.
+#[tracing::instrument(name = "cluster.connect", skip_all, fields(server = credentials.server))]
+async fn prove(credentials: &Sanitised) -> Result<Look, Error> {
+    let look = async { kubernetes::look(&kubernetes::connect(&credentials.document).await?).await };
+    look.await.map_err(|why: Unreachable| Error::Unavailable {
+        code: "CLUSTER_UNREACHABLE",
+        message: format!("the cluster cannot be used: {}", why.message),
+    })
+}
+
+pub fn place(id: Uuid) -> Place {
+    Place {
+        table: "clusters",
+        column: "kubeconfig",
+        row: id,
+    }
+}
+
+pub(super) fn locked(error: KeyError) -> Error {
+    match error {
+        KeyError::Vault(error) => Error::Unavailable {
+            code: "KEY_UNAVAILABLE",
+            message: format!("the key that seals credentials cannot be used: {error}"),
+        },
+        other => Error::internal("failed to seal the credentials", other),
+    }
+}
+
+async fn finish(
+    mut work: Work<'_>,
+    row: ClusterRow,
+    action: &str,
+    details: Value,
+    status: u16,
+) -> Result<Reply, Error> {
+    let id = row.id.to_string();
+    let revision = row.revision;
+    let reply = Reply::json(status, &wire(row, work.now), Some(revision))?;
+    work.record(Record {
+        action,
+        outcome: "Succeeded",
+        target_kind: KIND,
+        target_id: &id,
+        details,
+    })
+    .await?;
+    work.finish(reply).await
+}
+
+fn missing(name: &str) -> Error {
+    Error::NotFound {
+        kind: KIND,
+        name: name.to_owned(),
+    }
+}
+
+fn count(number: i32) -> u32 {
+    u32::try_from(number).unwrap_or(0)
+}
+
+fn current(row: &ClusterRow, now: Timestamp) -> Health {
+    let stored = Health::from_name(&row.health).unwrap_or(Health::Unknown);
+    cluster::current(stored, row.checked_at.map(Into::into), now)
+}
+
+fn wire(row: ClusterRow, now: Timestamp) -> api::Cluster {
+    api::Cluster {
+        health_status: current(&row, now).name().to_owned(),
+        cluster_id: row.id,
+        name: row.name,
+        description: row.description,
+        environment: row.environment,
+        api_server_url: row.api_server_url,
+        kubernetes_version: row.kubernetes_version,
+        node_count: count(row.nodes_ready) + count(row.nodes_not_ready),
+        health_reason: row.health_reason,
+        health_message: row.health_message,
+        health_since: row.health_since.map(Into::into),
+        last_health_check_at: row.checked_at.map(Into::into),
+        labels: labels(&row.labels),
+        is_enabled: row.enabled,
+        deployed_operators: Vec::new(),
+        registered_at: row.registered_at.into(),
+        updated_at: row.updated_at.into(),
+    }
+}

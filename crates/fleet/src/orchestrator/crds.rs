@@ -1,0 +1,664 @@
+//! Definitions: kept per version of their operator, compared with the version before, approved where they break.
+
+use gantry_fleet_api as api;
+use gantry_fleet_domain::{
+    crd_diff::{Crd, Options, Report, ServerVersion, Verdict, compare, is_definition},
+    crd_policy::{Approval, Change, assess, digest, proposed},
+    fields::Complaints,
+    operator::Repository,
+    version::OperatorVersion,
+};
+use serde_json::{Value, json};
+
+use super::{Ask, Begun, Fleet, Record, Reply, Work, operators::room_for_crd, waivers};
+use crate::{
+    Error,
+    infrastructure::{
+        http::Credentials,
+        store::{
+            Window,
+            crds::{self as store, CrdRow, SchemaRow},
+            operators::{self, OperatorRow, VersionRow},
+            time,
+        },
+        yaml,
+    },
+};
+
+pub(super) const KIND: &str = "crd";
+/// Of each kind; a schema that changes everything needs no list of everything.
+const MAX_CHANGES: usize = 200;
+
+pub async fn list(fleet: &Fleet, filter: &store::Filter, window: Window) -> Result<api::Crds, Error> {
+    let (rows, total) = store::list(&fleet.pool, filter, window).await?;
+    Ok(api::Crds {
+        page: api::Page::new(total, window.limit, window.offset, rows.len()),
+        crds: rows.into_iter().map(wire).collect(),
+    })
+}
+
+pub async fn get(fleet: &Fleet, name: &str) -> Result<(api::CrdWithHistory, i64), Error> {
+    let mut connection = fleet.pool.acquire().await?;
+    let row = store::get(&mut connection, name)
+        .await?
+        .ok_or_else(|| missing(name))?;
+    let revision = row.revision;
+    Ok((with_history(&mut connection, row).await?, revision))
+}
+
+pub async fn register(fleet: &Fleet, ask: &Ask, body: api::RegisterCrd) -> Result<Reply, Error> {
+    let definition = read_definition("schemaDefinition", &body.schema_definition)?;
+    let mut complaints = Complaints::default();
+    if let Some(guide) = &body.migration_guide {
+        complaints.at_most("migrationGuide", guide, 100_000);
+    }
+    if let Err(error) = body.operator_version.parse::<OperatorVersion>() {
+        complaints.add("operatorVersion", error.to_string());
+    }
+    if let Some(operator) = &body.operator_name {
+        complaints.dns_label("operatorName", operator);
+    }
+    complaints.or(())?;
+    let mut work = match ask.begin(fleet).await? {
+        Begun::Fresh(work) => work,
+        Begun::Repeated(reply) => return Ok(reply),
+    };
+    if let Some(operator) = &body.operator_name
+        && operators::get(work.db(), operator).await?.is_none()
+    {
+        return Err(Error::invalid(
+            "operatorName",
+            format!("there is no operator {operator:?}"),
+        ));
+    }
+    let name = put(
+        fleet,
+        &mut work,
+        definition,
+        body.operator_name.as_deref(),
+        &body.operator_version,
+        body.migration_guide.as_deref(),
+    )
+    .await?;
+    finish(
+        work,
+        &name,
+        "crd.registered",
+        json!({"name": name, "operatorVersion": body.operator_version}),
+        201,
+    )
+    .await
+}
+
+pub async fn change(fleet: &Fleet, ask: &Ask, name: &str, body: api::ChangeCrd) -> Result<Reply, Error> {
+    let mut complaints = Complaints::default();
+    complaints.at_most("migrationGuide", &body.migration_guide, 100_000);
+    complaints.or(())?;
+    let (mut work, mut row) = match locked(fleet, ask, name).await? {
+        Ok(locked) => locked,
+        Err(reply) => return Ok(reply),
+    };
+    row.migration_guide = (!body.migration_guide.is_empty()).then_some(body.migration_guide);
+    let now = time(work.now);
+    store::update(work.db(), &row, now).await?;
+    finish(
+        work,
+        name,
+        "crd.changed",
+        json!({"name": name, "changed": ["migrationGuide"]}),
+        200,
+    )
+    .await
+}
+
+pub async fn deprecate(
+    fleet: &Fleet,
+    ask: &Ask,
+    name: &str,
+    body: api::DeprecateCrd,
+) -> Result<Reply, Error> {
+    let mut complaints = Complaints::default();
+    if body.reason.trim().is_empty() {
+        complaints.add("reason", "must say why");
+    }
+    complaints.at_most("reason", &body.reason, 2000);
+    complaints.at_most(
+        "migrationGuide",
+        body.migration_guide.as_deref().unwrap_or_default(),
+        100_000,
+    );
+    complaints.or(())?;
+    let (mut work, mut row) = match locked(fleet, ask, name).await? {
+        Ok(locked) => locked,
+        Err(reply) => return Ok(reply),
+    };
+    let now = time(work.now);
+    "Deprecated".clone_into(&mut row.status);
+    row.deprecated_at = row.deprecated_at.or(Some(now));
+    row.deprecation_reason = Some(body.reason);
+    if body.migration_guide.is_some() {
+        row.migration_guide = body.migration_guide;
+    }
+    store::update(work.db(), &row, now).await?;
+    finish(work, name, "crd.deprecated", json!({"name": name}), 200).await
+}
+
+pub async fn approve(fleet: &Fleet, ask: &Ask, name: &str, body: api::ApproveCrd) -> Result<Reply, Error> {
+    let mut complaints = Complaints::default();
+    complaints.at_most("notes", &body.notes, 2000);
+    complaints.or(())?;
+    let (mut work, row) = match locked(fleet, ask, name).await? {
+        Ok(locked) => locked,
+        Err(reply) => return Ok(reply),
+    };
+    let history = store::history(work.db(), row.id).await?;
+    let waiting = |schema: &&SchemaRow| {
+        [Approval::Pending.name(), Approval::Waived.name()].contains(&schema.approval.as_str())
+    };
+    let schema = match &body.operator_version {
+        Some(version) => Some(find(&history, version)?),
+        None => history.iter().find(waiting),
+    };
+    let Some(schema) = schema.filter(waiting) else {
+        return Err(Error::Conflict {
+            code: "NOTHING_TO_APPROVE",
+            message: format!("no schema of {name} waits for an approval"),
+        });
+    };
+    let (person, now) = (work.person, time(work.now));
+    store::approve(
+        work.db(),
+        row.id,
+        &schema.operator_version,
+        person,
+        &body.notes,
+        now,
+    )
+    .await?;
+    store::update(work.db(), &row, now).await?;
+    let details = json!({"name": name, "operatorVersion": schema.operator_version, "notes": body.notes});
+    finish(work, name, "crd.approved", details, 200).await
+}
+
+pub async fn diff(
+    fleet: &Fleet,
+    name: &str,
+    from: Option<&str>,
+    to: Option<&str>,
+) -> Result<api::CrdDiff, Error> {
+    let mut connection = fleet.pool.acquire().await?;
+    let row = store::get(&mut connection, name)
+        .await?
+        .ok_or_else(|| missing(name))?;
+    let history = store::history(&mut connection, row.id).await?;
+    let waived = waivers::of(&mut connection, row.id).await?;
+    drop(connection);
+    let to = match to {
+        Some(version) => find(&history, version)?,
+        None => history.first().ok_or_else(|| missing(name))?,
+    };
+    let from = match from {
+        Some(version) => find(&history, version)?,
+        None => history
+            .iter()
+            .find(|schema| schema.position < to.position)
+            .ok_or_else(|| {
+                Error::invalid(
+                    "from",
+                    format!("there is no version before {}", to.operator_version),
+                )
+            })?,
+    };
+    let mut report = compared(from.definition.clone(), to.definition.clone(), None).await?;
+    report.waive(&waived, waivers::today(fleet));
+    Ok(api::CrdDiff {
+        crd_name: name.to_owned(),
+        from: from.operator_version.clone(),
+        to: to.operator_version.clone(),
+        report: json!(report),
+    })
+}
+
+#[tracing::instrument(name = "operator.validate", skip_all, fields(crd = name))]
+pub async fn validate(
+    fleet: &Fleet,
+    name: &str,
+    body: api::ValidateCrd,
+) -> Result<api::CrdValidation, Error> {
+    let mut complaints = Complaints::default();
+    if let Some(Err(error)) = body
+        .new_operator_version
+        .as_deref()
+        .map(str::parse::<OperatorVersion>)
+    {
+        complaints.add("newOperatorVersion", error.to_string());
+    }
+    let server = match body.server_version.as_deref().map(str::parse::<ServerVersion>) {
+        Some(Err(error)) => {
+            complaints.add("serverVersion", error.to_string());
+            None
+        }
+        Some(Ok(server)) => Some(server),
+        None => None,
+    };
+    complaints.or(())?;
+    let mut connection = fleet.pool.acquire().await?;
+    let row = store::get(&mut connection, name)
+        .await?
+        .ok_or_else(|| missing(name))?;
+    let history = store::history(&mut connection, row.id).await?;
+    let waived = waivers::of(&mut connection, row.id).await?;
+    drop(connection);
+    let old = match &body.from_operator_version {
+        Some(version) => find(&history, version)?,
+        None => history.first().ok_or_else(|| missing(name))?,
+    };
+    let proposal = read_text("newSchemaDefinition", &body.new_schema_definition)?;
+    let new =
+        proposed(&old.definition, &proposal).map_err(|why| Error::invalid("newSchemaDefinition", why))?;
+    let mut report = compared(old.definition.clone(), new, server).await?;
+    report.waive(&waived, waivers::today(fleet));
+    fleet.metrics.crds_validated.inc();
+    let breaking = changes(Change::breaking(&report));
+    Ok(api::CrdValidation {
+        crd_name: name.to_owned(),
+        is_compatible: breaking.is_empty(),
+        requires_approval: !breaking.is_empty(),
+        breaking_changes: breaking,
+        non_breaking_changes: changes(Change::harmless(&report)),
+        validated_at: fleet.now(),
+        rollback: api::RollbackVerdict {
+            verdict: report.backward.unwrap_or(Verdict::Safe).words().to_owned(),
+            points_of_no_return: report
+                .points_of_no_return
+                .iter()
+                .map(|point| format!("{}: {}", point.when, point.because))
+                .collect(),
+        },
+    })
+}
+
+/// Finds the definitions in a chart and keeps them. What is wrong with the chart is noted with its version; what is
+/// wrong with the way to it is an error, and tried again.
+pub async fn discover(
+    fleet: &Fleet,
+    operator: &OperatorRow,
+    repository: &Repository,
+    version: &VersionRow,
+    credentials: Option<&Credentials>,
+) -> Result<(), Error> {
+    let found = fleet
+        .charts
+        .definitions(
+            repository,
+            &operator.chart_name,
+            version,
+            &operator.default_values,
+            credentials,
+        )
+        .await;
+    let (discovery, message, definitions) = match found {
+        Ok(found) => (
+            "Discovered",
+            (!found.notes.is_empty()).then(|| found.notes.join("; ")),
+            found.definitions,
+        ),
+        Err(error) if error.is_passing() => {
+            return Err(Error::Unavailable {
+                code: "CHART_REPOSITORY_UNREACHABLE",
+                message: error.to_string(),
+            });
+        }
+        Err(error) => ("Failed", Some(error.to_string()), Vec::new()),
+    };
+    let mut definitions = definitions;
+    // In one order for everybody: two operators that bring the same ones must not wait for each other.
+    definitions.sort_by(|one, other| name_of(one).cmp(name_of(other)));
+    let mut work = Work::of(fleet, super::SYSTEM, None).await?;
+    let mut notes: Vec<String> = message.into_iter().collect();
+    let mut kept = Vec::new();
+    for definition in definitions {
+        match put(
+            fleet,
+            &mut work,
+            definition,
+            Some(&operator.name),
+            &version.version,
+            None,
+        )
+        .await
+        {
+            Ok(name) => kept.push(name),
+            // One that another operator brings as well, or one too many, is no reason to lose the others.
+            Err(Error::Conflict { message, .. }) => notes.push(message),
+            Err(Error::Invalid(details)) => notes.extend(details.into_iter().map(|detail| detail.message)),
+            Err(other) => return Err(other),
+        }
+    }
+    let message = (!notes.is_empty()).then(|| notes.join("; "));
+    operators::set_discovery(
+        work.db(),
+        operator.id,
+        &version.version,
+        discovery,
+        message.as_deref(),
+    )
+    .await?;
+    work.record(Record {
+        action: "operator.definitions-discovered",
+        outcome: if discovery == "Failed" { "Failed" } else { "Succeeded" },
+        target_kind: "operator",
+        target_id: &operator.id.to_string(),
+        details: json!({"name": operator.name, "version": version.version, "definitions": kept, "message": message}),
+    })
+    .await?;
+    work.commit().await
+}
+
+fn name_of(definition: &Value) -> &str {
+    definition["metadata"]["name"].as_str().unwrap_or_default()
+}
+
+/// Keeps a definition as one version of its operator has it, and compares it with its neighbours.
+async fn put(
+    fleet: &Fleet,
+    work: &mut Work<'_>,
+    mut definition: Value,
+    operator: Option<&str>,
+    operator_version: &str,
+    guide: Option<&str>,
+) -> Result<String, Error> {
+    let crd =
+        Crd::parse(&definition).map_err(|error| Error::invalid("schemaDefinition", error.to_string()))?;
+    strip(&mut definition);
+    let version: OperatorVersion =
+        operator_version
+            .parse()
+            .map_err(|error: gantry_fleet_domain::version::NotAVersion| {
+                Error::invalid("operatorVersion", error.to_string())
+            })?;
+    let now = time(work.now);
+    let (id, history) = if let Some(mut row) = store::lock(work.db(), &crd.name).await? {
+        check_owner(&row, operator)?;
+        let history = store::history(work.db(), row.id).await?;
+        row.operator_name = row.operator_name.or_else(|| operator.map(str::to_owned));
+        row.migration_guide = guide.map(str::to_owned).or(row.migration_guide);
+        store::update(work.db(), &row, now).await?;
+        (row.id, history)
+    } else {
+        if let Some(operator) = operator {
+            room_for_crd(work, fleet, operator).await?;
+        }
+        let id = store::insert(work.db(), &crd.name, operator, guide, now).await?;
+        (id, Vec::new())
+    };
+    let digest = digest(&definition);
+    let order = |schema: &SchemaRow| schema.operator_version.parse::<OperatorVersion>().ok();
+    if let Some(same) = history
+        .iter()
+        .find(|schema| order(schema).as_ref() == Some(&version))
+    {
+        return if same.digest == digest {
+            Ok(crd.name)
+        } else {
+            Err(Error::Conflict {
+                code: "CRD_VERSION_ALREADY_EXISTS",
+                message: format!(
+                    "{} is known with another schema in version {operator_version}",
+                    crd.name
+                ),
+            })
+        };
+    }
+    // Newest first: the first that is older is the one before, and the last that is newer the one after.
+    let before = history
+        .iter()
+        .find(|schema| order(schema).is_some_and(|other| other < version));
+    let after = history
+        .iter()
+        .rev()
+        .find(|schema| order(schema).is_some_and(|other| other > version));
+    let (changes, approval) = judged(before.map(|schema| &schema.definition), &definition).await?;
+    let row = SchemaRow {
+        operator_version: operator_version.to_owned(),
+        position: before.map_or(0, |schema| schema.position + 1),
+        api_group: crd.group,
+        kind: crd.kind,
+        scope: crd.scope,
+        api_versions: crd.versions.iter().map(|version| version.name.clone()).collect(),
+        digest,
+        changes,
+        approval: approval.name().to_owned(),
+        approved_by: None,
+        approved_at: None,
+        approval_notes: None,
+        created_at: now,
+        definition,
+    };
+    store::insert_schema(work.db(), id, &row).await?;
+    if let Some(after) = after {
+        let (changes, approval) = judged(Some(&row.definition), &after.definition).await?;
+        store::set_changes(work.db(), id, &after.operator_version, &changes, approval.name()).await?;
+    }
+    Ok(crd.name)
+}
+
+async fn judged(before: Option<&Value>, after: &Value) -> Result<(Value, Approval), Error> {
+    let Some(before) = before else {
+        return Ok((json!([]), Approval::NotRequired));
+    };
+    let report = compared(before.clone(), after.clone(), None).await?;
+    let mut all = Change::breaking(&report);
+    all.extend(Change::harmless(&report));
+    all.truncate(MAX_CHANGES);
+    Ok((json!(all), Approval::of(&report)))
+}
+
+/// A comparison takes up to a tenth of a second: away from those who answer requests.
+async fn compared(old: Value, new: Value, server: Option<ServerVersion>) -> Result<Report, Error> {
+    let compare = move || -> Result<Report, Error> {
+        let parse = |document: &Value| {
+            Crd::parse(document).map_err(|error| Error::invalid("schemaDefinition", error.to_string()))
+        };
+        let (old, new) = (parse(&old)?, parse(&new)?);
+        if old.name == new.name {
+            return Ok(assess(&old, &new, server));
+        }
+        let options = Options {
+            forward: true,
+            backward: true,
+            server,
+            ..Options::default()
+        };
+        Ok(compare(&[old], &[new], &options))
+    };
+    tokio::task::spawn_blocking(compare)
+        .await
+        .map_err(|error| Error::internal("failed to compare definitions", error))?
+}
+
+fn check_owner(row: &CrdRow, operator: Option<&str>) -> Result<(), Error> {
+    match (&row.operator_name, operator) {
+        (Some(owner), Some(other)) if owner != other => Err(Error::Conflict {
+            code: "CRD_BELONGS_TO_ANOTHER",
+            message: format!("{} belongs to operator {owner:?}", row.name),
+        }),
+        _ => Ok(()),
+    }
+}
+
+pub(super) fn find<'h>(history: &'h [SchemaRow], version: &str) -> Result<&'h SchemaRow, Error> {
+    let wanted = version.parse::<OperatorVersion>().ok();
+    history
+        .iter()
+        .find(|schema| {
+            schema.operator_version == version
+                || (wanted.is_some() && schema.operator_version.parse::<OperatorVersion>().ok() == wanted)
+        })
+        .ok_or_else(|| Error::NotFound {
+            kind: "crd_version",
+            name: version.to_owned(),
+        })
+}
+
+fn read_definition(field: &str, given: &Value) -> Result<Value, Error> {
+    let document = read_text(field, given)?;
+    if is_definition(&document) {
+        Ok(document)
+    } else {
+        Err(Error::invalid(
+            field,
+            "is not a CustomResourceDefinition of apiextensions.k8s.io",
+        ))
+    }
+}
+
+/// An object as it is, or the YAML or JSON of one.
+pub(super) fn read_text(field: &str, given: &Value) -> Result<Value, Error> {
+    match given {
+        Value::String(text) => {
+            yaml::document(text, yaml::DEFINITION).map_err(|error| Error::invalid(field, error.to_string()))
+        }
+        Value::Object(_) => Ok(given.clone()),
+        _ => Err(Error::invalid(
+            field,
+            "must be an object, or YAML or JSON as text",
+        )),
+    }
+}
+
+/// What a server added is not part of the definition.
+fn strip(definition: &mut Value) {
+    if let Some(fields) = definition.as_object_mut() {
+        fields.remove("status");
+    }
+    if let Some(metadata) = definition.get_mut("metadata").and_then(Value::as_object_mut) {
+        metadata.retain(|name, _| matches!(name.as_str(), "name" | "labels" | "annotations"));
+        if let Some(annotations) = metadata.get_mut("annotations").and_then(Value::as_object_mut) {
+            annotations.remove("kubectl.kubernetes.io/last-applied-configuration");
+        }
+    }
+}
+
+/// The row with its lock, or the answer to a request that was repeated.
+pub(super) async fn locked<'f>(
+    fleet: &'f Fleet,
+    ask: &Ask,
+    name: &str,
+) -> Result<Result<(Work<'f>, CrdRow), Reply>, Error> {
+    let mut work = match ask.begin(fleet).await? {
+        Begun::Fresh(work) => work,
+        Begun::Repeated(reply) => return Ok(Err(reply)),
+    };
+    let row = store::lock(work.db(), name).await?.ok_or_else(|| missing(name))?;
+    ask.check_match(row.revision)?;
+    Ok(Ok((work, row)))
+}
+
+async fn finish(
+    mut work: Work<'_>,
+    name: &str,
+    action: &str,
+    details: Value,
+    status: u16,
+) -> Result<Reply, Error> {
+    let row = store::get(work.db(), name).await?.ok_or_else(|| missing(name))?;
+    let (id, revision) = (row.id.to_string(), row.revision);
+    let reply = Reply::json(status, &with_history(work.db(), row).await?, Some(revision))?;
+    work.record(Record {
+        action,
+        outcome: "Succeeded",
+        target_kind: KIND,
+        target_id: &id,
+        details,
+    })
+    .await?;
+    work.finish(reply).await
+}
+
+pub(super) fn missing(name: &str) -> Error {
+    Error::NotFound {
+        kind: KIND,
+        name: name.to_owned(),
+    }
+}
+
+fn changes(changes: Vec<Change>) -> Vec<api::SchemaChange> {
+    changes.into_iter().take(MAX_CHANGES).map(change_wire).collect()
+}
+
+fn change_wire(change: Change) -> api::SchemaChange {
+    api::SchemaChange {
+        change_type: change.change_type,
+        field_path: change.field_path,
+        previous_type: change.previous_type,
+        new_type: change.new_type,
+        is_breaking: change.is_breaking,
+        description: change.description,
+        severity: change.severity,
+        action: change.action,
+        fingerprint: change.fingerprint,
+        is_waived: change.is_waived,
+    }
+}
+
+fn wire(row: CrdRow) -> api::Crd {
+    api::Crd {
+        crd_id: row.id,
+        name: row.name,
+        group: row.api_group,
+        kind: row.kind,
+        scope: row.scope,
+        versions: row.api_versions,
+        operator_name: row.operator_name,
+        operator_version: row.operator_version,
+        status: row.status,
+        approval_status: row.approval,
+        migration_guide: row.migration_guide,
+        deprecated_at: row.deprecated_at.map(Into::into),
+        deprecation_reason: row.deprecation_reason,
+        created_at: row.created_at.into(),
+        updated_at: row.updated_at.into(),
+    }
+}
+
+async fn with_history(
+    connection: &mut sqlx::PgConnection,
+    row: CrdRow,
+) -> Result<api::CrdWithHistory, Error> {
+    let history = store::history(&mut *connection, row.id).await?;
+    let clusters = store::on_clusters(&mut *connection, row.id, &row.name).await?;
+    let schema = |schema: SchemaRow| -> api::CrdSchema {
+        let stored: Vec<Change> = serde_json::from_value(schema.changes).unwrap_or_default();
+        api::CrdSchema {
+            operator_version: schema.operator_version,
+            versions: schema.api_versions,
+            digest: schema.digest,
+            approval_status: schema.approval,
+            approved_by: schema.approved_by,
+            approved_at: schema.approved_at.map(Into::into),
+            approval_notes: schema.approval_notes,
+            changes: changes(stored),
+            created_at: schema.created_at.into(),
+        }
+    };
+    Ok(api::CrdWithHistory {
+        crd: wire(row),
+        schema_definition: history
+            .first()
+            .map(|schema| schema.definition.clone())
+            .unwrap_or_default(),
+        schema_history: history.into_iter().map(schema).collect(),
+        clusters: clusters
+            .into_iter()
+            .map(|on| api::CrdOnCluster {
+                cluster_name: on.cluster_name,
+                environment: on.environment,
+                stored_versions: on.stored_versions,
+                operator_version: on.operator_version,
+                digest: on.digest,
+                seen_at: on.seen_at.into(),
+            })
+            .collect(),
+    })
+}

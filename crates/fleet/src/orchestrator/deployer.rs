@@ -1,0 +1,140 @@
+//! The right to deploy to a cluster, lent to one deployment at a time. It is written down before it is given and after it
+//! was taken back, so that whoever finds it overdue, on whatever replica, can take it back.
+
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use super::{Fleet, Record, SYSTEM, Work, clusters, health};
+use crate::{
+    Error,
+    infrastructure::{
+        kubernetes::{self, Unreachable, deployer},
+        store::{deployers as store, time},
+    },
+};
+
+/// For setting it up, and for taking it away.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Credentials of a deployer.
+pub struct Lent {
+    /// A kubeconfig with a token of its own; a secret.
+    pub kubeconfig: Value,
+    /// Lend again before this.
+    pub renew_at: Timestamp,
+}
+
+/// Binds the deployer of a cluster for a deployment, or gives it another token. Without a renewal it is taken back after
+/// `longest`.
+pub async fn lend(
+    fleet: &Fleet,
+    cluster: Uuid,
+    deployment: Uuid,
+    longest: SignedDuration,
+) -> Result<Lent, Error> {
+    let mut work = Work::of(fleet, SYSTEM, None).await?;
+    let (now, until) = (time(work.now), time(work.now + longest));
+    let holder = store::take(work.db(), cluster, deployment, now, until).await?;
+    if holder != deployment {
+        return Err(Error::Conflict {
+            code: "DEPLOYMENT_IN_PROGRESS",
+            message: format!("deployment {holder} is at work on this cluster"),
+        });
+    }
+    record(
+        &mut work,
+        cluster,
+        deployment,
+        "cluster.deployer-bound",
+        "Succeeded",
+    )
+    .await?;
+    work.commit().await?;
+    match bind(fleet, cluster).await {
+        Ok(lent) => Ok(lent),
+        Err(why) => {
+            // What half-way came to be is taken away, now or by the sweep.
+            if let Err(error) = take_back(fleet, cluster, deployment).await {
+                tracing::warn!(cluster = %cluster, error = &error as &dyn std::error::Error, "a deployer may be left; it is taken back later");
+            }
+            Err(unavailable(&why))
+        }
+    }
+}
+
+async fn bind(fleet: &Fleet, cluster: Uuid) -> Result<Lent, Unreachable> {
+    let (client, document) = health::owner(fleet, cluster, "deployment").await?;
+    let binding = deployer::bind(&client, cluster, &fleet.deployer_role, fleet.now());
+    let (token, renew_at) = tokio::time::timeout(PATIENCE, binding)
+        .await
+        .unwrap_or_else(|_| Err(Unreachable::timeout(PATIENCE)))?;
+    Ok(Lent {
+        kubeconfig: kubernetes::with_token(&document, &token),
+        renew_at,
+    })
+}
+
+/// Unbinds it. Does nothing when the deployment does not have it.
+pub async fn take_back(fleet: &Fleet, cluster: Uuid, deployment: Uuid) -> Result<(), Error> {
+    if store::holder(&fleet.pool, cluster).await? != Some(deployment) {
+        return Ok(());
+    }
+    let removal = async {
+        let (client, _) = health::owner(fleet, cluster, "end of deployment").await?;
+        deployer::unbind(&client, cluster).await
+    };
+    tokio::time::timeout(PATIENCE, removal)
+        .await
+        .unwrap_or_else(|_| Err(Unreachable::timeout(PATIENCE)))
+        .map_err(|why| unavailable(&why))?;
+    let mut work = Work::of(fleet, SYSTEM, None).await?;
+    if store::release(work.db(), cluster, deployment).await? {
+        record(
+            &mut work,
+            cluster,
+            deployment,
+            "cluster.deployer-unbound",
+            "Succeeded",
+        )
+        .await?;
+    }
+    work.commit().await
+}
+
+/// Takes back what nobody renewed.
+pub async fn sweep(fleet: &Fleet) -> Result<(), Error> {
+    for row in store::overdue(&fleet.pool, time(fleet.now())).await? {
+        // One that cannot be reached must not keep the others waiting for their turn.
+        if let Err(error) = take_back(fleet, row.cluster_id, row.deployment_id).await {
+            tracing::warn!(cluster = %row.cluster_id, error = &error as &dyn std::error::Error, "an overdue deployer could not be taken back; it is tried again");
+        }
+    }
+    Ok(())
+}
+
+async fn record(
+    work: &mut Work<'_>,
+    cluster: Uuid,
+    deployment: Uuid,
+    action: &str,
+    outcome: &str,
+) -> Result<(), Error> {
+    work.record(Record {
+        action,
+        outcome,
+        target_kind: clusters::KIND,
+        target_id: &cluster.to_string(),
+        details: json!({"deployment": deployment}),
+    })
+    .await
+}
+
+fn unavailable(why: &Unreachable) -> Error {
+    Error::Unavailable {
+        code: "CLUSTER_UNREACHABLE",
+        message: format!("the cluster cannot be used: {}", why.message),
+    }
+}

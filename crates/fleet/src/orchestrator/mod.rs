@@ -1,0 +1,70 @@
+//! Use cases, one file per noun, and the background tasks. Reads through `infrastructure`, decides with `fleet-domain`,
+//! writes in one transaction together with the audit entry and the answer to a repeated request.
+
+pub mod audit;
+pub mod clusters;
+pub mod crds;
+pub mod deployer;
+pub mod health;
+pub mod operators;
+pub mod people;
+pub mod proof;
+pub mod tasks;
+pub mod waivers;
+mod work;
+
+use std::sync::Arc;
+
+use gantry_ledger::Signer;
+use jiff::{SignedDuration, Timestamp};
+use sqlx::PgPool;
+use uuid::Uuid;
+
+pub use work::{Ask, Begun, Record, Reply, Work};
+
+use crate::{
+    infrastructure::{
+        charts::Charts,
+        keys::Keys,
+        passwords::Passwords,
+        tokens::{Issuer, Verifier},
+    },
+    metrics::Metrics,
+    settings::{Limits, Rates},
+};
+
+pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
+
+/// What background work is recorded under.
+pub const SYSTEM: &str = "system:fleet";
+
+/// Everything that use cases work with.
+pub struct Fleet {
+    pub pool: PgPool,
+    pub keys: Keys,
+    pub verifier: Verifier,
+    pub issuer: Option<Issuer>,
+    pub passwords: Passwords,
+    pub charts: Charts,
+    pub signer: Option<Signer>,
+    pub clock: Clock,
+    pub metrics: Metrics,
+    pub limits: Limits,
+    pub rates: Rates,
+    pub allow: gantry_fleet_domain::kubeconfig::Allow,
+    pub token_lifetime: SignedDuration,
+    pub health_interval: SignedDuration,
+    pub refresh_interval: SignedDuration,
+    pub details_kept: Option<SignedDuration>,
+    /// The cluster role that a deployer is bound to while a deployment runs.
+    pub deployer_role: String,
+    /// This process, in leases.
+    pub holder: Uuid,
+    pub connections: health::Connections,
+}
+
+impl Fleet {
+    pub fn now(&self) -> Timestamp {
+        (self.clock)()
+    }
+}

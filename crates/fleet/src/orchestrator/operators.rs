@@ -1,0 +1,559 @@
+//! Operators: registered when their chart is really there, and kept up to date with their repository.
+
+use gantry_fleet_api as api;
+use gantry_fleet_domain::{
+    fields::Complaints,
+    operator::{NewOperator, Repository, keeps_secrets, repository, values},
+    version::{OperatorVersion, has_update, latest},
+};
+use jiff::SignedDuration;
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use super::{Ask, Begun, Fleet, Record, Reply, Work};
+use crate::{
+    Error,
+    error::is_taken,
+    infrastructure::{
+        charts::{ChartError, ChartVersion},
+        http::Credentials,
+        keys::{Place, Sealed},
+        store::{
+            Window, crds, labels,
+            operators::{self as store, OperatorRow, VersionRow},
+            time,
+        },
+    },
+};
+
+const KIND: &str = "operator";
+/// Older ones are of no use to a fleet, and some repositories have thousands.
+const MAX_VERSIONS: usize = 200;
+
+pub async fn list(fleet: &Fleet, filter: &store::Filter, window: Window) -> Result<api::Operators, Error> {
+    let (rows, total) = store::list(&fleet.pool, filter, window).await?;
+    Ok(api::Operators {
+        page: api::Page::new(total, window.limit, window.offset, rows.len()),
+        operators: rows.into_iter().map(wire).collect(),
+    })
+}
+
+pub async fn get(fleet: &Fleet, name: &str) -> Result<(api::Operator, i64), Error> {
+    let mut connection = fleet.pool.acquire().await?;
+    let row = store::get(&mut connection, name)
+        .await?
+        .ok_or_else(|| missing(name))?;
+    let revision = row.revision;
+    Ok((wire(row), revision))
+}
+
+pub async fn versions(fleet: &Fleet, name: &str, window: Window) -> Result<api::OperatorVersions, Error> {
+    let mut connection = fleet.pool.acquire().await?;
+    let row = store::get(&mut connection, name)
+        .await?
+        .ok_or_else(|| missing(name))?;
+    drop(connection);
+    let (versions, total) = store::versions(&fleet.pool, &row, window).await?;
+    let page = api::Page::new(total, window.limit, window.offset, versions.len());
+    let versions = versions
+        .into_iter()
+        .map(|version| api::OperatorVersion {
+            is_latest: row.latest_version.as_ref() == Some(&version.version),
+            is_current: row.current_version.as_ref() == Some(&version.version),
+            version: version.version,
+            app_version: version.app_version,
+            release_date: version.released_at.map(Into::into),
+            is_deprecated: version.deprecated,
+            digest: version.digest,
+            changelog_url: version.changelog_url,
+            crd_discovery: version.discovery,
+            crd_discovery_message: version.discovery_message,
+            crd_names: version.crd_names,
+        })
+        .collect();
+    Ok(api::OperatorVersions { versions, page })
+}
+
+pub async fn register(fleet: &Fleet, ask: &Ask, body: api::RegisterOperator) -> Result<Reply, Error> {
+    let new = NewOperator {
+        name: body.name,
+        description: body.description,
+        namespace: body.namespace,
+        chart_repository: body.chart_repository,
+        chart_name: body.chart_name,
+        current_version: body.current_version,
+        labels: body.labels,
+        default_values: Value::Object(body.default_values),
+    };
+    let repository = new.check()?;
+    let credentials = body
+        .chart_repository_credentials
+        .map(|given| checked(&repository, given))
+        .transpose()?
+        .flatten();
+    if let Some(reply) = ask.answered(fleet).await? {
+        return Ok(reply);
+    }
+    let found = versions_of(fleet, &repository, &new.chart_name, credentials.as_ref()).await?;
+    let id = Uuid::new_v4();
+    let sealed = match &credentials {
+        Some(credentials) => Some(seal(fleet, id, credentials).await?),
+        None => None,
+    };
+    let latest = latest_of(&found);
+    let current = match &new.current_version {
+        Some(wanted) => Some(spelling(&found, wanted).ok_or_else(|| {
+            Error::invalid(
+                "currentVersion",
+                format!("the repository has no version {wanted} of this chart"),
+            )
+        })?),
+        None => latest.clone(),
+    };
+    let mut work = match ask.begin(fleet).await? {
+        Begun::Fresh(work) => work,
+        Begun::Repeated(reply) => return Ok(reply),
+    };
+    let limit = fleet.limits.operators;
+    if store::count(work.db()).await? >= i64::from(limit) {
+        return Err(Error::Conflict {
+            code: "OPERATOR_LIMIT_REACHED",
+            message: format!("there are {limit} operators already, which is the limit of this server"),
+        });
+    }
+    let now = time(work.now);
+    let row = OperatorRow {
+        id,
+        name: new.name,
+        description: new.description,
+        namespace: new.namespace,
+        chart_repository: new.chart_repository,
+        chart_name: new.chart_name,
+        has_update: has_update(current.as_deref(), latest.as_deref()),
+        current_version: current,
+        latest_version: latest,
+        labels: json!(new.labels),
+        default_values: new.default_values,
+        revision: 1,
+        created_at: now,
+        updated_at: now,
+        has_credentials: sealed.is_some(),
+        crd_names: Vec::new(),
+    };
+    // At once: what its versions bring is found out in the background.
+    store::insert(work.db(), &row, now).await.map_err(|error| {
+        if is_taken(&error, "operators_name_key") {
+            Error::Conflict {
+                code: "OPERATOR_ALREADY_EXISTS",
+                message: format!("there is an operator {:?} already", row.name),
+            }
+        } else {
+            error.into()
+        }
+    })?;
+    store::set_versions(work.db(), row.id, &found).await?;
+    store::seal(work.db(), row.id, sealed.as_ref()).await?;
+    let details = json!({"name": row.name, "chart": row.chart_name, "repository": row.chart_repository});
+    finish(work, row, "operator.registered", details, 201).await
+}
+
+pub async fn change(fleet: &Fleet, ask: &Ask, name: &str, body: api::ChangeOperator) -> Result<Reply, Error> {
+    let mut complaints = Complaints::default();
+    if let Some(description) = &body.description {
+        complaints.at_most("description", description, 2000);
+    }
+    if let Some(labels) = &body.labels {
+        complaints.labels("labels", labels);
+    }
+    if let Some(given) = &body.default_values {
+        values(&mut complaints, "defaultValues", &Value::Object(given.clone()));
+    }
+    complaints.or(())?;
+    let renewed = match body.chart_repository_credentials.clone() {
+        Some(given) => Some(renew(fleet, name, given).await?),
+        None => None,
+    };
+    let mut work = match ask.begin(fleet).await? {
+        Begun::Fresh(work) => work,
+        Begun::Repeated(reply) => return Ok(reply),
+    };
+    let mut row = store::lock(work.db(), name).await?.ok_or_else(|| missing(name))?;
+    ask.check_match(row.revision)?;
+    let mut complaints = Complaints::default();
+    for (field, wanted, is) in [
+        ("name", &body.name, &row.name),
+        ("namespace", &body.namespace, &row.namespace),
+        ("chartRepository", &body.chart_repository, &row.chart_repository),
+        ("chartName", &body.chart_name, &row.chart_name),
+    ] {
+        if wanted.as_ref().is_some_and(|wanted| wanted != is) {
+            complaints.add(field, "cannot be changed; register another operator");
+        }
+    }
+    let mut changed = Vec::new();
+    if let Some(wanted) = &body.current_version {
+        let (known, _) = store::versions(
+            &fleet.pool,
+            &row,
+            Window {
+                limit: MAX_VERSIONS as u32,
+                offset: 0,
+            },
+        )
+        .await?;
+        match spelling(&known, wanted) {
+            Some(version) => {
+                changed.push("currentVersion");
+                row.current_version = Some(version);
+            }
+            None => complaints.add(
+                "currentVersion",
+                format!("the repository has no version {wanted} of this chart"),
+            ),
+        }
+    }
+    complaints.or(())?;
+    if let Some(description) = body.description {
+        changed.push("description");
+        row.description = description;
+    }
+    if let Some(labels) = body.labels {
+        changed.push("labels");
+        row.labels = json!(labels);
+    }
+    if let Some(given) = body.default_values {
+        changed.push("defaultValues");
+        row.default_values = Value::Object(given);
+    }
+    if let Some((id, sealed)) = &renewed {
+        if *id != row.id {
+            return Err(Error::Changed);
+        }
+        changed.push("chartRepositoryCredentials");
+        store::seal(work.db(), row.id, sealed.as_ref()).await?;
+    }
+    row.has_update = has_update(row.current_version.as_deref(), row.latest_version.as_deref());
+    row.revision += 1;
+    let now = time(work.now);
+    store::update(work.db(), &row, now).await?;
+    let row = store::get(work.db(), name).await?.ok_or_else(|| missing(name))?;
+    finish(
+        work,
+        row,
+        "operator.changed",
+        json!({"name": name, "changed": changed}),
+        200,
+    )
+    .await
+}
+
+pub async fn delete(fleet: &Fleet, ask: &Ask, name: &str) -> Result<Reply, Error> {
+    let mut work = match ask.begin(fleet).await? {
+        Begun::Fresh(work) => work,
+        Begun::Repeated(reply) => return Ok(reply),
+    };
+    let row = store::lock(work.db(), name).await?.ok_or_else(|| missing(name))?;
+    ask.check_match(row.revision)?;
+    store::delete(work.db(), row.id).await?;
+    let record = Record {
+        action: "operator.deleted",
+        outcome: "Succeeded",
+        target_kind: KIND,
+        target_id: &row.id.to_string(),
+        details: json!({"name": name}),
+    };
+    work.record(record).await?;
+    work.finish(Reply {
+        status: 204,
+        body: Vec::new(),
+        revision: None,
+        replayed: false,
+    })
+    .await
+}
+
+/// Asks the repository now. What its versions bring is found out in the background.
+pub async fn refresh(fleet: &Fleet, ask: &Ask, name: &str) -> Result<Reply, Error> {
+    if let Some(reply) = ask.answered(fleet).await? {
+        return Ok(reply);
+    }
+    let (row, _) = row(fleet, name).await?;
+    let repository =
+        repository(&row.chart_repository).map_err(|message| Error::invalid("chartRepository", message))?;
+    let credentials = credentials_of(fleet, &row).await?;
+    let found = versions_of(fleet, &repository, &row.chart_name, credentials.as_ref()).await?;
+    let mut work = match ask.begin(fleet).await? {
+        Begun::Fresh(work) => work,
+        Begun::Repeated(reply) => return Ok(reply),
+    };
+    let row = take_versions(&mut work, name, &found).await?;
+    finish(
+        work,
+        row,
+        "operator.refreshed",
+        json!({"name": name, "versions": found.len()}),
+        200,
+    )
+    .await
+}
+
+async fn row(fleet: &Fleet, name: &str) -> Result<(OperatorRow, i64), Error> {
+    let mut connection = fleet.pool.acquire().await?;
+    let row = store::get(&mut connection, name)
+        .await?
+        .ok_or_else(|| missing(name))?;
+    let revision = row.revision;
+    Ok((row, revision))
+}
+
+/// Writes what a repository has. The operator changes only if its latest version does.
+async fn take_versions(work: &mut Work<'_>, name: &str, found: &[VersionRow]) -> Result<OperatorRow, Error> {
+    let mut row = store::lock(work.db(), name).await?.ok_or_else(|| missing(name))?;
+    store::set_versions(work.db(), row.id, found).await?;
+    let latest = latest_of(found);
+    if latest != row.latest_version {
+        row.has_update = has_update(row.current_version.as_deref(), latest.as_deref());
+        row.latest_version = latest;
+        row.revision += 1;
+        row.updated_at = time(work.now);
+        let now = time(work.now);
+        store::update(work.db(), &row, now).await?;
+    }
+    Ok(row)
+}
+
+/// The background task's visit: new versions, then the definitions of some that are not known yet. Gives the time to
+/// the next visit.
+pub async fn visit(fleet: &Fleet, row: &OperatorRow) -> Result<SignedDuration, Error> {
+    let repository =
+        repository(&row.chart_repository).map_err(|message| Error::invalid("chartRepository", message))?;
+    let credentials = credentials_of(fleet, row).await?;
+    let found = versions_of(fleet, &repository, &row.chart_name, credentials.as_ref()).await?;
+    let mut work = Work::of(fleet, super::SYSTEM, None).await?;
+    let before = row.latest_version.clone();
+    let after = take_versions(&mut work, &row.name, &found).await?;
+    if after.latest_version != before {
+        let details = json!({"name": row.name, "latestVersion": after.latest_version});
+        work.record(Record {
+            action: "operator.version-found",
+            outcome: "Succeeded",
+            target_kind: KIND,
+            target_id: &row.id.to_string(),
+            details,
+        })
+        .await?;
+    }
+    work.commit().await?;
+    let waiting = store::undiscovered(&fleet.pool, row.id, 5).await?;
+    for version in &waiting {
+        super::crds::discover(fleet, row, &repository, version, credentials.as_ref()).await?;
+    }
+    let more = !store::undiscovered(&fleet.pool, row.id, 1).await?.is_empty();
+    Ok(if more {
+        SignedDuration::from_secs(1)
+    } else {
+        fleet.refresh_interval
+    })
+}
+
+/// Credentials that may be used, or none when their user name is empty.
+fn checked(repository: &Repository, given: api::RepositoryCredentials) -> Result<Option<Credentials>, Error> {
+    let mut complaints = Complaints::default();
+    let field = "chartRepositoryCredentials";
+    complaints.at_most(field, &given.username, 256);
+    complaints.at_most(field, &given.password, 16 << 10);
+    if given.username.contains(':') || given.username.chars().any(char::is_control) {
+        complaints.add(field, "must have a user name without colons");
+    }
+    if !given.username.is_empty() && !keeps_secrets(repository) {
+        complaints.add(field, "are not sent over plain http; use https:// or oci://");
+    }
+    complaints.or(())?;
+    Ok((!given.username.is_empty()).then_some(Credentials {
+        username: given.username,
+        password: given.password,
+    }))
+}
+
+async fn seal(fleet: &Fleet, id: Uuid, credentials: &Credentials) -> Result<Sealed, Error> {
+    let plain = serde_json::to_vec(credentials)
+        .map_err(|error| Error::internal("failed to write the credentials", error))?;
+    fleet
+        .keys
+        .seal(place(id), &plain)
+        .await
+        .map_err(super::clusters::locked)
+}
+
+/// Proves other credentials of a repository and seals them.
+async fn renew(
+    fleet: &Fleet,
+    name: &str,
+    given: api::RepositoryCredentials,
+) -> Result<(Uuid, Option<Sealed>), Error> {
+    let (row, _) = row(fleet, name).await?;
+    let repository =
+        repository(&row.chart_repository).map_err(|message| Error::invalid("chartRepository", message))?;
+    let credentials = checked(&repository, given)?;
+    versions_of(fleet, &repository, &row.chart_name, credentials.as_ref()).await?;
+    let sealed = match &credentials {
+        Some(credentials) => Some(seal(fleet, row.id, credentials).await?),
+        None => None,
+    };
+    Ok((row.id, sealed))
+}
+
+async fn credentials_of(fleet: &Fleet, row: &OperatorRow) -> Result<Option<Credentials>, Error> {
+    if !row.has_credentials {
+        return Ok(None);
+    }
+    let Some(sealed) = store::sealed(&fleet.pool, row.id).await? else {
+        return Ok(None);
+    };
+    let plain = fleet
+        .keys
+        .open(place(row.id), &sealed)
+        .await
+        .map_err(|error| Error::internal("failed to open the repository's credentials", error))?;
+    serde_json::from_slice(&plain)
+        .map(Some)
+        .map_err(|error| Error::internal("failed to read the repository's credentials", error))
+}
+
+pub fn place(id: Uuid) -> Place {
+    Place {
+        table: "operators",
+        column: "credentials",
+        row: id,
+    }
+}
+
+async fn finish(
+    mut work: Work<'_>,
+    row: OperatorRow,
+    action: &str,
+    details: Value,
+    status: u16,
+) -> Result<Reply, Error> {
+    let record = Record {
+        action,
+        outcome: "Succeeded",
+        target_kind: KIND,
+        target_id: &row.id.to_string(),
+        details,
+    };
+    let revision = row.revision;
+    let reply = Reply::json(status, &wire(row), Some(revision))?;
+    work.record(record).await?;
+    work.finish(reply).await
+}
+
+async fn versions_of(
+    fleet: &Fleet,
+    repository: &Repository,
+    chart: &str,
+    credentials: Option<&Credentials>,
+) -> Result<Vec<VersionRow>, Error> {
+    let found = fleet
+        .charts
+        .versions(repository, chart, credentials)
+        .await
+        .map_err(|error| refuse(&error))?;
+    let mut parsed: Vec<(OperatorVersion, ChartVersion)> = found
+        .into_iter()
+        .filter_map(|chart| Some((chart.version.parse().ok()?, chart)))
+        .collect();
+    parsed.sort_by(|left, right| right.0.cmp(&left.0));
+    parsed.dedup_by(|later, kept| later.1.version == kept.1.version);
+    parsed.truncate(MAX_VERSIONS);
+    if parsed.is_empty() {
+        return Err(Error::refused(
+            "CHART_NOT_FOUND",
+            "the repository has this chart, but no version of it that is a semantic version",
+        ));
+    }
+    let row = |(_, chart): (OperatorVersion, ChartVersion)| VersionRow {
+        version: chart.version,
+        app_version: chart.app_version,
+        released_at: chart.released_at.map(time),
+        deprecated: chart.deprecated,
+        digest: chart.digest,
+        location: chart.location,
+        changelog_url: chart.changelog_url,
+        discovery: "Pending".to_owned(),
+        discovery_message: None,
+        crd_names: Vec::new(),
+    };
+    Ok(parsed.into_iter().map(row).collect())
+}
+
+fn refuse(error: &ChartError) -> Error {
+    let code = match error {
+        ChartError::NoChart { .. } => "CHART_NOT_FOUND",
+        _ => "CHART_REPOSITORY_UNREACHABLE",
+    };
+    Error::refused(code, error.to_string())
+}
+
+fn latest_of(versions: &[VersionRow]) -> Option<String> {
+    let parsed: Vec<OperatorVersion> = versions
+        .iter()
+        .filter(|version| !version.deprecated)
+        .filter_map(|version| version.version.parse().ok())
+        .collect();
+    latest(&parsed).map(|version| version.as_str().to_owned())
+}
+
+/// A version as the repository spells it: `1.2.0` finds `v1.2.0`.
+fn spelling(versions: &[VersionRow], wanted: &str) -> Option<String> {
+    let wanted: OperatorVersion = wanted.parse().ok()?;
+    let is = |version: &&VersionRow| {
+        version
+            .version
+            .parse::<OperatorVersion>()
+            .is_ok_and(|version| version == wanted)
+    };
+    versions.iter().find(is).map(|version| version.version.clone())
+}
+
+fn missing(name: &str) -> Error {
+    Error::NotFound {
+        kind: KIND,
+        name: name.to_owned(),
+    }
+}
+
+fn wire(row: OperatorRow) -> api::Operator {
+    api::Operator {
+        operator_id: row.id,
+        name: row.name,
+        description: row.description,
+        namespace: row.namespace,
+        chart_repository: row.chart_repository,
+        chart_name: row.chart_name,
+        current_version: row.current_version,
+        latest_version: row.latest_version,
+        has_update: row.has_update,
+        crd_names: row.crd_names,
+        labels: labels(&row.labels),
+        default_values: row.default_values.as_object().cloned().unwrap_or_default(),
+        has_chart_repository_credentials: row.has_credentials,
+        deployed_cluster_count: 0,
+        created_at: row.created_at.into(),
+        updated_at: row.updated_at.into(),
+    }
+}
+
+/// How many definitions an operator may have.
+pub async fn room_for_crd(work: &mut Work<'_>, fleet: &Fleet, operator: &str) -> Result<(), Error> {
+    let limit = fleet.limits.crds_per_operator;
+    if crds::of_operator(work.db(), operator).await? >= i64::from(limit) {
+        return Err(Error::Conflict {
+            code: "CRD_LIMIT_REACHED",
+            message: format!(
+                "operator {operator:?} has {limit} definitions already, which is the limit of this server"
+            ),
+        });
+    }
+    Ok(())
+}

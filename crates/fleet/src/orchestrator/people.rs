@@ -1,0 +1,279 @@
+//! Local users: login with lockout, and removal that takes their name out of everything.
+
+use std::collections::BTreeSet;
+
+use gantry_fleet_api as api;
+use gantry_fleet_domain::{
+    access::{Caller, Role},
+    cluster::Environment,
+    fields::Complaints,
+    lockout,
+};
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use super::{Ask, Begun, Fleet, Record, Reply, Work};
+use crate::{
+    Error,
+    error::is_taken,
+    infrastructure::{
+        store::{
+            Window,
+            people::{self as store, UserRow},
+            time,
+        },
+        tokens::Grant,
+    },
+};
+
+const KIND: &str = "user";
+const SHORTEST_PASSWORD: usize = 12;
+const LONGEST_PASSWORD: usize = 1024;
+/// The same words for a wrong name and a wrong password: neither is told.
+const WRONG: &str = "the username or the password is wrong";
+
+/// Checks a password and issues a token.
+pub async fn login(fleet: &Fleet, trace_id: &str, body: api::Login) -> Result<api::LoggedIn, Error> {
+    let Some(issuer) = &fleet.issuer else {
+        return Err(Error::refused(
+            "LOGIN_DISABLED",
+            "this server has no local users; get a token from your identity provider",
+        ));
+    };
+    if body.password.0.len() > LONGEST_PASSWORD || body.username.len() > 256 {
+        return Err(Error::Unauthorized(WRONG));
+    }
+    let mut connection = fleet.pool.acquire().await?;
+    let user = store::user(&mut connection, &body.username).await?;
+    drop(connection);
+    let now = fleet.now();
+    let is_locked = user
+        .as_ref()
+        .and_then(|user| user.locked_until)
+        .is_some_and(|until| until.to_jiff() > now);
+    let stored = user.as_ref().map(|user| user.password_hash.clone());
+    // Also when it is locked: how long it takes tells nothing.
+    let fits = fleet.passwords.matches(body.password.0, stored).await?;
+    let Some(user) = user else {
+        return Err(Error::Unauthorized(WRONG));
+    };
+    let mut work = Work::of(fleet, &user.username, Some(trace_id)).await?;
+    if is_locked || !fits {
+        if !is_locked {
+            let failures = store::failed(work.db(), user.id).await?;
+            let until = lockout::locked_until(failures, now).map(time);
+            store::set_lock(work.db(), user.id, until).await?;
+        }
+        note(work, "user.login", "Failed", &user, json!({"locked": is_locked})).await?;
+        return Err(Error::Unauthorized(if is_locked && fits {
+            "too many failed logins; try again later"
+        } else {
+            WRONG
+        }));
+    }
+    store::succeeded(work.db(), user.id).await?;
+    let roles: BTreeSet<Role> = user.roles.iter().filter_map(|role| role.parse().ok()).collect();
+    let environments: Option<BTreeSet<Environment>> = user
+        .environments
+        .as_ref()
+        .map(|names| names.iter().filter_map(|name| name.parse().ok()).collect());
+    let grant = Grant {
+        subject: &user.username,
+        roles: &roles,
+        environments: environments.as_ref(),
+        lifetime: fleet.token_lifetime,
+    };
+    let (token, expires_at) = issuer
+        .issue(&grant, now)
+        .map_err(|error| Error::internal("failed to issue a token", error))?;
+    note(work, "user.login", "Succeeded", &user, Value::Null).await?;
+    Ok(api::LoggedIn {
+        token,
+        expires_at,
+        user: api::LoggedInUser {
+            role: roles
+                .first()
+                .map(|role| role.name().to_owned())
+                .unwrap_or_default(),
+            username: user.username,
+            roles: user.roles,
+            environments: user.environments,
+        },
+    })
+}
+
+async fn note(
+    mut work: Work<'_>,
+    action: &str,
+    outcome: &str,
+    user: &UserRow,
+    details: Value,
+) -> Result<(), Error> {
+    work.record(Record {
+        action,
+        outcome,
+        target_kind: KIND,
+        target_id: &user.id.to_string(),
+        details,
+    })
+    .await?;
+    work.commit().await
+}
+
+/// Writes down that somebody was refused something.
+pub async fn denied(
+    fleet: &Fleet,
+    caller: &Caller,
+    trace_id: &str,
+    operation: &'static str,
+) -> Result<(), Error> {
+    let mut work = Work::of(fleet, &caller.subject, Some(trace_id)).await?;
+    work.record(Record {
+        action: "access.denied",
+        outcome: "Denied",
+        target_kind: "operation",
+        target_id: operation,
+        details: Value::Null,
+    })
+    .await?;
+    work.commit().await
+}
+
+pub async fn list(fleet: &Fleet, window: Window) -> Result<api::Users, Error> {
+    let (rows, total) = store::users(&fleet.pool, window).await?;
+    Ok(api::Users {
+        page: api::Page::new(total, window.limit, window.offset, rows.len()),
+        users: rows.into_iter().map(wire).collect(),
+    })
+}
+
+pub async fn create(fleet: &Fleet, ask: &Ask, body: api::CreateUser) -> Result<Reply, Error> {
+    let (roles, environments) = check(&body)?;
+    if let Some(reply) = ask.answered(fleet).await? {
+        return Ok(reply);
+    }
+    let password_hash = fleet.passwords.hash(body.password.0).await?;
+    let mut work = match ask.begin(fleet).await? {
+        Begun::Fresh(work) => work,
+        Begun::Repeated(reply) => return Ok(reply),
+    };
+    let id = store::id_of(work.db(), &body.username).await?;
+    let row = UserRow {
+        id,
+        username: body.username,
+        password_hash,
+        roles,
+        environments,
+        failures: 0,
+        locked_until: None,
+        created_at: time(work.now),
+    };
+    store::insert(work.db(), &row).await.map_err(|error| {
+        if is_taken(&error, "users_username_key") || is_taken(&error, "users_pkey") {
+            Error::Conflict {
+                code: "USER_ALREADY_EXISTS",
+                message: format!("there is a user {:?} already", row.username),
+            }
+        } else {
+            error.into()
+        }
+    })?;
+    let reply = Reply::json(201, &wire(row.clone()), None)?;
+    work.record(Record {
+        action: "user.created",
+        outcome: "Succeeded",
+        target_kind: KIND,
+        target_id: &id.to_string(),
+        details: json!({"username": row.username, "roles": row.roles}),
+    })
+    .await?;
+    work.finish(reply).await
+}
+
+/// Removes a user, and their name and details from the audit log. What they did stays under an id.
+pub async fn delete(fleet: &Fleet, ask: &Ask, username: &str) -> Result<Reply, Error> {
+    let mut work = match ask.begin(fleet).await? {
+        Begun::Fresh(work) => work,
+        Begun::Repeated(reply) => return Ok(reply),
+    };
+    let user = store::user(work.db(), username)
+        .await?
+        .ok_or_else(|| Error::NotFound {
+            kind: KIND,
+            name: username.to_owned(),
+        })?;
+    let id: Uuid = user.id;
+    if id == work.person {
+        return Err(Error::Conflict {
+            code: "CANNOT_DELETE_SELF",
+            message: "you cannot delete yourself; ask another administrator".to_owned(),
+        });
+    }
+    let now = time(work.now);
+    store::delete(work.db(), id).await?;
+    crate::infrastructure::store::audit::erase_target(work.db(), KIND, &id.to_string()).await?;
+    store::erase(work.db(), id, now).await?;
+    work.record(Record {
+        action: "user.deleted",
+        outcome: "Succeeded",
+        target_kind: KIND,
+        target_id: &id.to_string(),
+        details: Value::Null,
+    })
+    .await?;
+    work.finish(Reply {
+        status: 204,
+        body: Vec::new(),
+        revision: None,
+        replayed: false,
+    })
+    .await
+}
+
+fn check(body: &api::CreateUser) -> Result<(Vec<String>, Option<Vec<String>>), Error> {
+    let mut complaints = Complaints::default();
+    let good = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | '@' | '+');
+    if !(1..=128).contains(&body.username.len()) || !body.username.chars().all(good) {
+        complaints.add("username", "must be 1 to 128 letters, digits and . - _ @ +");
+    }
+    let length = body.password.0.chars().count();
+    if length < SHORTEST_PASSWORD || body.password.0.len() > LONGEST_PASSWORD {
+        complaints.add(
+            "password",
+            format!("must have {SHORTEST_PASSWORD} to {LONGEST_PASSWORD} characters"),
+        );
+    }
+    if body.roles.is_empty() {
+        complaints.add("roles", "must name at least one role");
+    }
+    let mut roles = Vec::new();
+    for role in &body.roles {
+        match role.parse::<Role>() {
+            Ok(role) => roles.push(role.name().to_owned()),
+            Err(error) => complaints.add("roles", error.to_string()),
+        }
+    }
+    let mut environments = body.environments.as_ref().map(|_| Vec::new());
+    for name in body.environments.iter().flatten() {
+        match name.parse::<Environment>() {
+            Ok(environment) => {
+                if let Some(all) = &mut environments {
+                    all.push(environment.name().to_owned());
+                }
+            }
+            Err(error) => complaints.add("environments", error.to_string()),
+        }
+    }
+    complaints.or((roles, environments)).map_err(Into::into)
+}
+
+fn wire(row: UserRow) -> api::User {
+    api::User {
+        user_id: row.id,
+        username: row.username,
+        roles: row.roles,
+        environments: row.environments,
+        locked_until: row.locked_until.map(Into::into),
+        created_at: row.created_at.into(),
+    }
+}

@@ -1,0 +1,268 @@
+//! What goes on by itself. A task takes no input: it looks at what is there and does what is due, so that after a
+//! restart, or on another replica, the same path is taken.
+
+use std::{path::PathBuf, sync::Arc, time::Duration};
+
+use futures::future::BoxFuture;
+use jiff::SignedDuration;
+use tokio::sync::Semaphore;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use super::{Fleet, clusters, deployer, health, operators};
+use crate::{
+    Error,
+    infrastructure::{
+        keys::LocalKeys,
+        store::{audit, clusters as cluster_store, idempotency, operators as operator_store, rates, time},
+    },
+};
+
+/// Keys for repeated requests are kept for a day.
+const ANSWERS_KEPT: SignedDuration = SignedDuration::from_hours(24);
+/// Longer than a visit of a chart repository can take.
+const VISIT: SignedDuration = SignedDuration::from_mins(10);
+
+/// How often is looked for work that is due.
+const TICK: Duration = Duration::from_millis(500);
+/// Clusters, and repositories, that one replica is at.
+const LOOKS: usize = 32;
+const VISITS: usize = 4;
+
+type Task = fn(Arc<Fleet>) -> BoxFuture<'static, Result<(), Error>>;
+
+const TASKS: [(&str, u64, Task); 5] = [
+    ("key rotation", 10, |fleet| {
+        Box::pin(async move { rewrap(&fleet).await })
+    }),
+    ("overdue deployers", 20, |fleet| {
+        Box::pin(async move { deployer::sweep(&fleet).await })
+    }),
+    ("numbers", 15, |fleet| {
+        Box::pin(async move { numbers(&fleet).await })
+    }),
+    ("token keys", 300, |fleet| {
+        Box::pin(async move { token_keys(&fleet).await })
+    }),
+    ("retention", 3600, |fleet| {
+        Box::pin(async move { retain(&fleet).await })
+    }),
+];
+
+/// Starts them all; they end with the token.
+pub fn start(fleet: &Arc<Fleet>, key_file: Option<PathBuf>, stop: &CancellationToken, tracker: &TaskTracker) {
+    for (name, seconds, task) in TASKS {
+        let fleet = fleet.clone();
+        let again = move || task(fleet.clone());
+        spawn(name, Duration::from_secs(seconds), stop, tracker, again);
+    }
+    let clusters = Arc::new(Shared::new(fleet, stop, tracker, LOOKS));
+    spawn("cluster health", TICK, stop, tracker, move || {
+        let clusters = clusters.clone();
+        Box::pin(async move { clusters.look_at_clusters().await })
+    });
+    let repositories = Arc::new(Shared::new(fleet, stop, tracker, VISITS));
+    spawn("chart repositories", TICK, stop, tracker, move || {
+        let repositories = repositories.clone();
+        Box::pin(async move { repositories.visit_repositories().await })
+    });
+    if let Some(path) = key_file {
+        let (fleet, stop) = (fleet.clone(), stop.clone());
+        tracker.spawn(async move {
+            stop.run_until_cancelled(watch_keys(&fleet, path)).await;
+        });
+    }
+}
+
+fn spawn(
+    name: &'static str,
+    pause: Duration,
+    stop: &CancellationToken,
+    tracker: &TaskTracker,
+    task: impl Fn() -> BoxFuture<'static, Result<(), Error>> + Send + Sync + 'static,
+) {
+    let stop = stop.clone();
+    tracker.spawn(async move {
+        stop.run_until_cancelled(repeat(name, pause, task)).await;
+    });
+}
+
+async fn repeat(
+    name: &'static str,
+    pause: Duration,
+    task: impl Fn() -> BoxFuture<'static, Result<(), Error>>,
+) {
+    let mut failing = false;
+    loop {
+        match task().await {
+            Ok(()) => failing = false,
+            Err(error) => {
+                // Once, when it begins: an outage is no reason to fill the log.
+                if !failing {
+                    let error = &error as &dyn std::error::Error;
+                    tracing::warn!(task = name, error, "a task failed; it is tried again");
+                }
+                failing = true;
+            }
+        }
+        tokio::time::sleep(pause).await;
+    }
+}
+
+/// Work that is shared out between replicas, a few pieces at a time, each by itself: one that hangs delays no other.
+struct Shared {
+    fleet: Arc<Fleet>,
+    stop: CancellationToken,
+    tracker: TaskTracker,
+    turns: Arc<Semaphore>,
+}
+
+impl Shared {
+    fn new(fleet: &Arc<Fleet>, stop: &CancellationToken, tracker: &TaskTracker, at_once: usize) -> Self {
+        Self {
+            fleet: fleet.clone(),
+            stop: stop.clone(),
+            tracker: tracker.clone(),
+            turns: Arc::new(Semaphore::new(at_once)),
+        }
+    }
+
+    fn begin(&self, work: impl Future<Output = ()> + Send + 'static) {
+        let (stop, turns) = (self.stop.clone(), self.turns.clone());
+        self.tracker.spawn(async move {
+            let Ok(_turn) = turns.acquire_owned().await else {
+                return;
+            };
+            stop.run_until_cancelled(work).await;
+        });
+    }
+
+    async fn look_at_clusters(&self) -> Result<(), Error> {
+        for row in health::claim(&self.fleet, self.turns.available_permits()).await? {
+            let fleet = self.fleet.clone();
+            self.begin(async move {
+                if let Err(error) = health::visit(&fleet, &row).await {
+                    let error = &error as &dyn std::error::Error;
+                    tracing::warn!(
+                        cluster = row.name,
+                        error,
+                        "what was seen of a cluster could not be written"
+                    );
+                }
+            });
+        }
+        Ok(())
+    }
+
+    async fn visit_repositories(&self) -> Result<(), Error> {
+        let (fleet, now) = (&self.fleet, self.fleet.now());
+        let most = i64::try_from(self.turns.available_permits()).unwrap_or(1);
+        let latest = now + fleet.refresh_interval + VISIT + VISIT;
+        let (now, until, latest) = (time(now), time(now + VISIT), time(latest));
+        for row in operator_store::claim(&fleet.pool, fleet.holder, now, until, latest, most).await? {
+            let fleet = fleet.clone();
+            self.begin(async move {
+                let next = match operators::visit(&fleet, &row).await {
+                    Ok(next) => next,
+                    Err(error) => {
+                        let error = &error as &dyn std::error::Error;
+                        tracing::warn!(
+                            operator = row.name,
+                            error,
+                            "a chart repository could not be visited"
+                        );
+                        SignedDuration::from_mins(1)
+                    }
+                };
+                let next = time(fleet.now() + next);
+                // If that fails, it comes back when the claim ends.
+                let _ = operator_store::release(&fleet.pool, row.id, fleet.holder, next).await;
+            });
+        }
+        Ok(())
+    }
+}
+
+/// Brings everything under the key that wraps now.
+async fn rewrap(fleet: &Fleet) -> Result<(), Error> {
+    let current = fleet.keys.current_id();
+    for (id, sealed) in cluster_store::wrapped_by_others(&fleet.pool, &current, 100).await? {
+        let rewrapped = fleet
+            .keys
+            .rewrap(clusters::place(id), &sealed)
+            .await
+            .map_err(|error| Error::internal("failed to rewrap credentials", error))?;
+        if cluster_store::rewrap(&fleet.pool, id, &sealed, &rewrapped).await? {
+            tracing::info!(cluster = %id, key = current, "credentials are under the new key");
+        }
+    }
+    for (id, sealed) in operator_store::wrapped_by_others(&fleet.pool, &current, 100).await? {
+        let rewrapped = fleet
+            .keys
+            .rewrap(operators::place(id), &sealed)
+            .await
+            .map_err(|error| Error::internal("failed to rewrap credentials", error))?;
+        if operator_store::rewrap(&fleet.pool, id, &sealed, &rewrapped).await? {
+            tracing::info!(operator = %id, key = current, "credentials are under the new key");
+        }
+    }
+    Ok(())
+}
+
+async fn numbers(fleet: &Fleet) -> Result<(), Error> {
+    let (operators, clusters) = cluster_store::counts(&fleet.pool).await?;
+    fleet.metrics.operators.set(operators);
+    fleet.metrics.clusters.set(clusters);
+    fleet
+        .metrics
+        .database_connections
+        .set(i64::from(fleet.pool.size()));
+    Ok(())
+}
+
+async fn token_keys(fleet: &Fleet) -> Result<(), Error> {
+    fleet
+        .verifier
+        .reload()
+        .await
+        .map_err(|error| Error::internal("failed to read the token keys again", error))
+}
+
+async fn retain(fleet: &Fleet) -> Result<(), Error> {
+    let now = fleet.now();
+    idempotency::forget(&fleet.pool, time(now - ANSWERS_KEPT)).await?;
+    rates::forget(&fleet.pool, time(now - SignedDuration::from_hours(1))).await?;
+    if let Some(kept) = fleet.details_kept {
+        let erased = audit::forget_details(&fleet.pool, time(now - kept)).await?;
+        if erased > 0 {
+            tracing::info!(erased, "details of old audit entries are erased");
+        }
+    }
+    Ok(())
+}
+
+/// Takes keys over when the file has others. One that cannot be read changes nothing.
+async fn watch_keys(fleet: &Fleet, path: PathBuf) {
+    let mut before = tokio::fs::read_to_string(&path).await.unwrap_or_default();
+    loop {
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        let Ok(text) = tokio::fs::read_to_string(&path).await else {
+            continue;
+        };
+        if text == before {
+            continue;
+        }
+        match LocalKeys::parse(&text) {
+            Ok(keys) => {
+                fleet.keys.replace(keys);
+                tracing::info!(
+                    current = fleet.keys.current_id(),
+                    "the key file changed; its keys are in use"
+                );
+            }
+            Err(error) => {
+                tracing::error!(%error, path = %path.display(), "the key file changed and is not usable; the keys from before stay");
+            }
+        }
+        before = text;
+    }
+}

@@ -1,0 +1,129 @@
+//! The certificate, read again when its files change: connections from then on get the new one.
+
+use std::{
+    path::PathBuf,
+    sync::{Arc, PoisonError, RwLock},
+    time::Duration,
+};
+
+use rustls::{
+    RootCertStore, ServerConfig,
+    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
+    server::WebPkiClientVerifier,
+};
+use tokio_rustls::TlsAcceptor;
+
+use crate::settings::TlsFiles;
+
+#[derive(Debug, thiserror::Error)]
+pub enum TlsError {
+    #[error("failed to read {what} from {path}")]
+    Read {
+        what: &'static str,
+        path: PathBuf,
+        #[source]
+        source: rustls::pki_types::pem::Error,
+    },
+    #[error("the certificate and its key do not fit together, or are not usable")]
+    Unfit(#[source] rustls::Error),
+    #[error("the authority of clients cannot be used")]
+    Authority,
+}
+
+pub struct Reloading {
+    files: TlsFiles,
+    current: RwLock<Arc<ServerConfig>>,
+}
+
+impl Reloading {
+    pub fn load(files: TlsFiles) -> Result<Arc<Self>, TlsError> {
+        let current = RwLock::new(config(&files)?);
+        Ok(Arc::new(Self { files, current }))
+    }
+
+    pub fn acceptor(&self) -> TlsAcceptor {
+        let current = self
+            .current
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
+        TlsAcceptor::from(current)
+    }
+
+    /// Files that do not fit together are no reason to stop serving: a renewal writes one after the other.
+    pub async fn watch(&self) {
+        let mut before = self.content().await;
+        loop {
+            tokio::time::sleep(Duration::from_secs(5)).await;
+            let now = self.content().await;
+            if now == before {
+                continue;
+            }
+            match config(&self.files) {
+                Ok(config) => {
+                    *self.current.write().unwrap_or_else(PoisonError::into_inner) = config;
+                    tracing::info!(certificate = %self.files.certificate.display(), "the new certificate is in use");
+                    before = now;
+                }
+                Err(error) => {
+                    let error = &error as &dyn std::error::Error;
+                    tracing::warn!(
+                        error,
+                        "the certificate's files changed and do not fit yet; the old one stays in use"
+                    );
+                }
+            }
+        }
+    }
+
+    async fn content(&self) -> [Vec<u8>; 3] {
+        let read = async |path: &PathBuf| tokio::fs::read(path).await.unwrap_or_default();
+        [
+            read(&self.files.certificate).await,
+            read(&self.files.key).await,
+            match &self.files.client_authority {
+                Some(path) => read(path).await,
+                None => Vec::new(),
+            },
+        ]
+    }
+}
+
+fn config(files: &TlsFiles) -> Result<Arc<ServerConfig>, TlsError> {
+    let chain = certificates("the certificate", &files.certificate)?;
+    let key = PrivateKeyDer::from_pem_file(&files.key).map_err(|source| TlsError::Read {
+        what: "the key",
+        path: files.key.clone(),
+        source,
+    })?;
+    // TLS 1.2 and 1.3: rustls has nothing older.
+    let builder = ServerConfig::builder();
+    let builder = match &files.client_authority {
+        Some(path) => {
+            let mut roots = RootCertStore::empty();
+            for certificate in certificates("the authority of clients", path)? {
+                roots.add(certificate).map_err(|_| TlsError::Authority)?;
+            }
+            let verifier = WebPkiClientVerifier::builder(Arc::new(roots))
+                .build()
+                .map_err(|_| TlsError::Authority)?;
+            builder.with_client_cert_verifier(verifier)
+        }
+        None => builder.with_no_client_auth(),
+    };
+    let mut config = builder.with_single_cert(chain, key).map_err(TlsError::Unfit)?;
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    Ok(Arc::new(config))
+}
+
+fn certificates(what: &'static str, path: &PathBuf) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    let wrong = |source| TlsError::Read {
+        what,
+        path: path.clone(),
+        source,
+    };
+    CertificateDer::pem_file_iter(path)
+        .map_err(wrong)?
+        .collect::<Result<_, _>>()
+        .map_err(wrong)
+}

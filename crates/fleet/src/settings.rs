@@ -1,0 +1,91 @@
+//! What the server is told at start.
+
+use std::{net::SocketAddr, path::PathBuf};
+
+use gantry_fleet_domain::kubeconfig::Allow;
+use jiff::SignedDuration;
+
+use crate::{
+    infrastructure::{keys::Keys, tokens::KeySource},
+    orchestrator::Clock,
+};
+
+pub struct Settings {
+    pub address: SocketAddr,
+    /// Where `/healthz`, `/readyz` and `/metrics` are.
+    pub admin_address: Option<SocketAddr>,
+    pub tls: Option<TlsFiles>,
+    /// Serve without TLS on an address that others can reach.
+    pub insecure_http: bool,
+    pub database_url: String,
+    pub database_connections: u32,
+    pub keys: Keys,
+    /// Read again when it changes.
+    pub key_file: Option<PathBuf>,
+    pub tokens: Vec<KeySource>,
+    pub token_issuer: String,
+    pub token_audience: String,
+    /// Signs the tokens of local users; there are none without it.
+    pub login_secret: Option<Vec<u8>>,
+    pub token_lifetime: SignedDuration,
+    /// Signs heads of the audit log (PEM).
+    pub audit_key: Option<String>,
+    pub allow: Allow,
+    pub limits: Limits,
+    pub rates: Rates,
+    pub health_interval: SignedDuration,
+    pub refresh_interval: SignedDuration,
+    /// How long the erasable part of audit entries is kept; for ever when absent.
+    pub details_kept: Option<SignedDuration>,
+    /// The cluster role that a deployer is bound to while a deployment runs.
+    pub deployer_role: String,
+    pub clock: Clock,
+    /// The Helm program that renders templates; without it only plain definitions of a chart are found.
+    pub helm: Option<PathBuf>,
+}
+
+#[derive(Clone, Debug)]
+pub struct TlsFiles {
+    pub certificate: PathBuf,
+    pub key: PathBuf,
+    /// Clients must show a certificate of this authority.
+    pub client_authority: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    pub operators: u32,
+    pub clusters: u32,
+    pub crds_per_operator: u32,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            operators: 500,
+            clusters: 100,
+            crds_per_operator: 50,
+        }
+    }
+}
+
+/// Requests per minute and user, by class of operation.
+#[derive(Clone, Copy, Debug)]
+pub struct Rates {
+    pub read: u32,
+    pub write: u32,
+    pub register_cluster: u32,
+    /// By address, not by user.
+    pub login: u32,
+}
+
+impl Default for Rates {
+    fn default() -> Self {
+        Self {
+            read: 60,
+            write: 30,
+            register_cluster: 5,
+            login: 10,
+        }
+    }
+}

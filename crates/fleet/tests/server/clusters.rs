@@ -1,0 +1,420 @@
+//! Clusters: credentials, health, sharing of work. What real API servers do is tested against real ones in `tests/e2e`.
+
+use std::time::{Duration, Instant};
+
+use super::support::{
+    Asker, Running, anchor_bomb,
+    kube::{HANG, StandIn, kubeconfig},
+    pool, settings, token, until,
+};
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use gantry_fleet::{
+    Server,
+    infrastructure::keys::{Keys, LocalKeys},
+};
+use gantry_fleet_domain::access::Role;
+use jiff::SignedDuration;
+use serde_json::{Value, json};
+
+const PLANTED: &str = "planted-s3cret-t0ken-that-must-not-show";
+
+#[tokio::test]
+async fn a_cluster_is_registered_shown_changed_and_removed() {
+    let (running, cluster) = (Running::start().await, StandIn::start().await);
+    let admin = &running.admin;
+    let mut body = cluster.registration("dev-1", PLANTED);
+    // The file as people have it.
+    let file = serde_saphyr::to_string(&body["kubeconfig"]).unwrap();
+    body["kubeconfig"] = json!(STANDARD.encode(file));
+    body["labels"] = json!({"region": "eu"});
+    let got = admin.post("/clusters", &body).await.expect(201);
+    assert_eq!(got.body["environment"], "Development");
+    assert_eq!(got.body["kubernetesVersion"], "v1.31.2");
+    assert_eq!(
+        (&got.body["nodeCount"], &got.body["healthStatus"]),
+        (&json!(1), &json!("Healthy"))
+    );
+    admin
+        .post("/clusters", &body)
+        .await
+        .refused(409, "CLUSTER_ALREADY_EXISTS");
+    let health = admin.get("/clusters/dev-1/health").await.expect(200);
+    assert_eq!(health.body["apiServerReachable"], true);
+    assert_eq!(health.body["nodeHealth"], json!({"ready": 1, "notReady": 0}));
+    let tag = admin
+        .get("/clusters/dev-1")
+        .await
+        .expect(200)
+        .header("etag")
+        .to_owned();
+    let change = json!({"isEnabled": false, "environment": "Prod"});
+    let changed = admin
+        .ask("put", "/clusters/dev-1", Some(&change), &[("if-match", &tag)])
+        .await
+        .expect(200);
+    assert_eq!(
+        (&changed.body["isEnabled"], &changed.body["environment"]),
+        (&json!(false), &json!("Production"))
+    );
+    admin
+        .ask("put", "/clusters/dev-1", Some(&change), &[("if-match", &tag)])
+        .await
+        .refused(412, "PRECONDITION_FAILED");
+    for (query, total) in [
+        ("", 1),
+        ("?environment=production", 1),
+        ("?environment=Dev", 0),
+        ("?healthStatus=healthy", 1),
+        ("?healthStatus=Unhealthy", 0),
+        ("?label=region=eu", 1),
+        ("?label=region=us", 0),
+    ] {
+        assert_eq!(
+            admin.get(&format!("/clusters{query}")).await.expect(200).body["total"],
+            total,
+            "{query}"
+        );
+    }
+    admin.delete("/clusters/dev-1").await.expect(204);
+    admin
+        .get("/clusters/dev-1")
+        .await
+        .refused(404, "CLUSTER_NOT_FOUND");
+    running.server.stop().await;
+}
+
+#[tokio::test]
+async fn hostile_kubeconfigs_are_refused_without_being_repeated() {
+    let running = Running::with(|settings| settings.allow.insecure = false).await;
+    let good = kubeconfig("https://127.0.0.1:1", PLANTED);
+    let with = |path: &str, value: Value| {
+        let mut document = good.clone();
+        *document.pointer_mut(path).unwrap() = value;
+        document
+    };
+    let bomb = anchor_bomb();
+    let deep = format!("{}{}", "[".repeat(10_000), "]".repeat(10_000));
+    let mut nested = json!(1);
+    for _ in 0..100 {
+        nested = json!({"a": nested});
+    }
+    let text = |text: &str| json!(STANDARD.encode(text));
+    let cases = [
+        (
+            "exec",
+            with(
+                "/users/0/user",
+                json!({"exec": {"command": "sh", "args": [PLANTED]}}),
+            ),
+        ),
+        (
+            "auth-provider",
+            with("/users/0/user", json!({"auth-provider": {"name": PLANTED}})),
+        ),
+        ("file", with("/users/0/user", json!({"tokenFile": PLANTED}))),
+        (
+            "authority file",
+            with(
+                "/clusters/0/cluster",
+                json!({"server": "https://x", "certificate-authority": PLANTED}),
+            ),
+        ),
+        (
+            "proxy",
+            with(
+                "/clusters/0/cluster",
+                json!({"server": "https://x", "proxy-url": format!("http://{PLANTED}")}),
+            ),
+        ),
+        (
+            "insecure",
+            with(
+                "/clusters/0/cluster",
+                json!({"server": "https://x", "insecure-skip-tls-verify": true}),
+            ),
+        ),
+        (
+            "http",
+            with(
+                "/clusters/0/cluster",
+                json!({"server": format!("http://{PLANTED}")}),
+            ),
+        ),
+        (
+            "metadata",
+            with(
+                "/clusters/0/cluster",
+                json!({"server": "https://169.254.169.254"}),
+            ),
+        ),
+        ("anchors", text(&bomb)),
+        ("depth", text(&deep)),
+        ("depth of JSON", nested),
+        ("size", text(&format!("{PLANTED}: {}", "x".repeat(300 << 10)))),
+        ("no base64", json!(PLANTED)),
+        ("no text", json!(STANDARD.encode([0xff, 0xfe]))),
+        ("number", json!(7)),
+        ("nothing", text("")),
+        ("broken", text(&format!("a: [{PLANTED}"))),
+    ];
+    for (what, kubeconfig) in cases {
+        let body = json!({"name": "x", "environment": "Dev", "kubeconfig": kubeconfig});
+        let got = running.admin.post("/clusters", &body).await;
+        assert_eq!(
+            (got.status, got.code()),
+            (400, "INVALID_KUBECONFIG"),
+            "{what}: {}",
+            got.text
+        );
+        assert!(!got.text.contains(PLANTED), "{what}: {}", got.text);
+    }
+    assert_eq!(running.admin.get("/clusters").await.body["total"], 0);
+    running.server.stop().await;
+}
+
+#[tokio::test]
+async fn a_cluster_that_does_not_answer_is_not_registered() {
+    let (running, cluster) = (Running::start().await, StandIn::start().await);
+    let body = cluster.registration("x", PLANTED);
+    for (mood, words) in [(401, "do not take"), (403, "may not"), (500, "answers 500")] {
+        cluster.mood(mood);
+        let got = running
+            .admin
+            .post("/clusters", &body)
+            .await
+            .refused(503, "CLUSTER_UNREACHABLE");
+        let words = if mood == 401 { "does not take" } else { words };
+        assert!(got.text.contains(words), "{}", got.text);
+        assert!(!got.text.contains(PLANTED));
+    }
+    let nobody =
+        json!({"name": "x", "environment": "Dev", "kubeconfig": kubeconfig("http://127.0.0.1:1", PLANTED)});
+    let got = running
+        .admin
+        .post("/clusters", &nobody)
+        .await
+        .refused(503, "CLUSTER_UNREACHABLE");
+    assert!(got.text.contains("nothing listens"), "{}", got.text);
+    assert_eq!(running.admin.get("/clusters").await.body["total"], 0);
+    running.server.stop().await;
+}
+
+/// Everything that the server says or keeps is searched for the planted secret.
+#[tokio::test]
+async fn credentials_show_nowhere() {
+    let (running, cluster) = (
+        Running::with(|s| s.health_interval = SignedDuration::from_secs(1)).await,
+        StandIn::start().await,
+    );
+    let admin = &running.admin;
+    let key = [("idempotency-key", "once")];
+    let body = cluster.registration("c", PLANTED);
+    let mut said = vec![
+        admin
+            .ask("post", "/clusters", Some(&body), &key)
+            .await
+            .expect(201)
+            .text,
+    ];
+    said.push(
+        admin
+            .ask("post", "/clusters", Some(&body), &key)
+            .await
+            .expect(201)
+            .text,
+    );
+    said.push(admin.post("/clusters", &body).await.text);
+    let renewed = format!("{PLANTED}-renewed");
+    let change = json!({"kubeconfig": cluster.kubeconfig(&renewed)});
+    said.push(admin.put("/clusters/c", &change).await.expect(200).text);
+    cluster.mood(401);
+    until("it is unhealthy", async || {
+        (admin.get("/clusters/c").await.body["healthStatus"] == "Unhealthy").then_some(())
+    })
+    .await;
+    for path in [
+        "/clusters",
+        "/clusters/c",
+        "/clusters/c/health",
+        "/audit?limit=100",
+        "/openapi.json",
+    ] {
+        said.push(admin.get(path).await.expect(200).text);
+    }
+    for text in &said {
+        assert!(!text.contains(PLANTED), "{text}");
+    }
+    // All tables, as text: neither in the open nor in the usual disguises.
+    let pool = pool(&running.database_url).await;
+    let tables: Vec<String> =
+        sqlx::query_scalar("select tablename::text from pg_tables where schemaname = 'public'")
+            .fetch_all(&pool)
+            .await
+            .unwrap();
+    assert!(tables.len() > 8);
+    let hex: String = gantry_fleet_domain::hex(PLANTED.as_bytes());
+    for table in tables {
+        let rows: Vec<String> =
+            sqlx::query_scalar(sqlx::AssertSqlSafe(format!("select t::text from {table} t")))
+                .fetch_all(&pool)
+                .await
+                .unwrap();
+        for row in rows {
+            for form in [PLANTED, &STANDARD.encode(PLANTED)[..40], &hex] {
+                assert!(!row.contains(form), "{table}: {row}");
+            }
+        }
+    }
+    running.server.stop().await;
+}
+
+#[tokio::test]
+async fn health_follows_the_cluster_and_says_why_and_since_when() {
+    let running = Running::with(|settings| settings.health_interval = SignedDuration::from_millis(300)).await;
+    let (well, hung) = (StandIn::start().await, StandIn::start().await);
+    let admin = &running.admin;
+    admin
+        .post("/clusters", &well.registration("well", "t"))
+        .await
+        .expect(201);
+    admin
+        .post("/clusters", &hung.registration("hung", "t"))
+        .await
+        .expect(201);
+    hung.mood(HANG);
+    let begin = Instant::now();
+    well.mood(401);
+    let reason = |name: &'static str, wanted: &'static str| async move {
+        until(wanted, async || {
+            let body = admin.get(&format!("/clusters/{name}")).await.body;
+            (body["healthReason"] == wanted).then_some(body)
+        })
+        .await
+    };
+    let body = reason("well", "Unauthorized").await;
+    assert!(
+        begin.elapsed() < Duration::from_secs(8),
+        "one that hangs delays nobody"
+    );
+    assert_eq!(body["healthStatus"], "Unhealthy");
+    let since = body["healthSince"].clone();
+    let body = reason("hung", "Timeout").await;
+    assert_eq!(body["healthStatus"], "Unhealthy");
+    assert_eq!(
+        admin.get("/clusters/well").await.body["healthSince"],
+        since,
+        "it does not tick"
+    );
+    well.mood(200);
+    hung.mood(200);
+    assert_eq!(reason("well", "NodesReady").await["healthStatus"], "Healthy");
+    assert_eq!(reason("hung", "NodesReady").await["healthStatus"], "Healthy");
+    let audit = admin
+        .get("/audit?action=cluster.health-changed&limit=100")
+        .await
+        .body;
+    assert!(audit["total"].as_u64().unwrap() >= 4, "{audit}");
+    // A disabled cluster is left alone.
+    admin
+        .put("/clusters/well", &json!({"isEnabled": false}))
+        .await
+        .expect(200);
+    tokio::time::sleep(Duration::from_millis(600)).await;
+    let asked = well.asked();
+    tokio::time::sleep(Duration::from_millis(900)).await;
+    assert_eq!(well.asked(), asked);
+    running.server.stop().await;
+}
+
+#[tokio::test]
+async fn two_replicas_share_the_work_and_one_goes_on_alone() {
+    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+    let folder = tempfile::tempdir().unwrap();
+    let url = super::support::database().await;
+    let key = super::support::key_line();
+    let replica = async || {
+        let mut settings = settings(&url, folder.path());
+        settings.keys = Keys::local(LocalKeys::parse(&key).unwrap());
+        settings.health_interval = SignedDuration::from_secs(1);
+        Server::start(settings).await.unwrap()
+    };
+    let (one, two) = (replica().await, replica().await);
+    let admin = Asker::new(&one, Some(token("admin", Role::Admin)));
+    let mut stand_ins = Vec::new();
+    for number in 0..6 {
+        let cluster = StandIn::start().await;
+        admin
+            .post("/clusters", &cluster.registration(&format!("c-{number}"), "t"))
+            .await
+            .expect(201);
+        stand_ins.push(cluster);
+    }
+    let before: Vec<usize> = stand_ins.iter().map(StandIn::asked).collect();
+    tokio::time::sleep(Duration::from_secs(6)).await;
+    for (cluster, before) in stand_ins.iter().zip(&before) {
+        // Three questions a look, one look a second, whoever looks: doubled it would be 36.
+        let asked = cluster.asked() - before;
+        assert!((6..=24).contains(&asked), "{asked} questions in 6 s");
+    }
+    let holders: i64 = sqlx::query_scalar(
+        "select count(distinct d.details::json->>'replica') from audit a join audit_details d on d.seq = a.seq
+         where a.action = 'cluster.accessed'",
+    )
+    .fetch_one(&pool(&url).await)
+    .await
+    .unwrap();
+    assert_eq!(holders, 2, "both replicas looked at clusters");
+    // The other replica serves the same fleet.
+    let other = Asker::new(&two, Some(token("admin", Role::Admin)));
+    assert_eq!(other.get("/clusters").await.expect(200).body["total"], 6);
+    one.stop().await;
+    let checked = async || other.get("/clusters/c-0").await.body["lastHealthCheckAt"].clone();
+    let last = checked().await;
+    until("the other one goes on", async || {
+        (checked().await != last).then_some(())
+    })
+    .await;
+    two.stop().await;
+}
+
+#[tokio::test]
+async fn keys_are_rotated_while_the_server_runs() {
+    let (old, new) = (super::support::key_line(), super::support::key_line());
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("keys");
+    std::fs::write(&file, &old).unwrap();
+    let running = Running::with(|settings| {
+        settings.keys = Keys::local(LocalKeys::parse(&old).unwrap());
+        settings.key_file = Some(file.clone());
+        settings.health_interval = SignedDuration::from_secs(1);
+    })
+    .await;
+    let cluster = StandIn::start().await;
+    running
+        .admin
+        .post("/clusters", &cluster.registration("c", "t"))
+        .await
+        .expect(201);
+    let pool = pool(&running.database_url).await;
+    let key = async || -> String {
+        sqlx::query_scalar("select key_id from clusters")
+            .fetch_one(&pool)
+            .await
+            .unwrap()
+    };
+    let before = key().await;
+    std::fs::write(&file, format!("{new}\n{old}\n")).unwrap();
+    until("it is rewrapped", async || (key().await != before).then_some(())).await;
+    std::fs::write(&file, &new).unwrap();
+    let checked = async || running.admin.get("/clusters/c").await.body["lastHealthCheckAt"].clone();
+    let last = checked().await;
+    until("it is still looked at", async || {
+        (checked().await != last).then_some(())
+    })
+    .await;
+    assert_eq!(
+        running.admin.get("/clusters/c").await.body["healthStatus"],
+        "Healthy"
+    );
+    running.server.stop().await;
+}

@@ -1,0 +1,157 @@
+//! The database itself: schemas that are made, refused, raced for; a private server that is kept.
+
+use std::time::Duration;
+
+use super::support::{pool, settings};
+use gantry_fleet::{
+    Server,
+    infrastructure::{
+        database::{self, DatabaseError},
+        private_postgres::PrivatePostgres,
+    },
+};
+use sqlx::{Connection, PgConnection};
+
+#[tokio::test]
+async fn replicas_that_start_together_make_the_schema_once() {
+    let url = super::support::database().await;
+    let starts = (0..4).map(|_| database::open(database::options(&url).unwrap(), 2));
+    for pool in futures::future::join_all(starts).await {
+        pool.unwrap().close().await;
+    }
+    let applied: i64 = sqlx::query_scalar("select count(*) from gantry_schema")
+        .fetch_one(&pool(&url).await)
+        .await
+        .unwrap();
+    assert_eq!(applied, 1);
+}
+
+#[tokio::test]
+async fn a_schema_of_a_newer_program_and_one_that_was_changed_are_refused() {
+    let url = super::support::database().await;
+    database::open(database::options(&url).unwrap(), 2).await.unwrap();
+    let pool = pool(&url).await;
+    sqlx::query("insert into gantry_schema (version, name, digest) values (999, 'later', '')")
+        .execute(&pool)
+        .await
+        .unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let refused = Server::start(settings(&url, folder.path())).await.err().unwrap();
+    assert!(refused.to_string().contains("newer Gantry"), "{refused}");
+    sqlx::query("delete from gantry_schema where version = 999")
+        .execute(&pool)
+        .await
+        .unwrap();
+    sqlx::query("update gantry_schema set digest = 'x'")
+        .execute(&pool)
+        .await
+        .unwrap();
+    let refused = database::open(database::options(&url).unwrap(), 2)
+        .await
+        .err()
+        .unwrap();
+    assert!(
+        matches!(refused, DatabaseError::Differs { version: 1 }),
+        "{refused}"
+    );
+}
+
+#[tokio::test]
+async fn a_folder_that_the_servers_user_cannot_enter_is_named() {
+    use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+    if std::fs::metadata("/proc/self").unwrap().uid() != 0 {
+        return; // it runs as ourselves, who can
+    }
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(0o700)).unwrap();
+    let refused = PrivatePostgres::start(&folder.path().join("postgres"))
+        .await
+        .err()
+        .unwrap();
+    assert!(refused.to_string().contains("--state-dir"), "{refused}");
+}
+
+#[tokio::test]
+async fn addresses_that_are_none_are_refused() {
+    assert!(matches!(
+        database::options("mysql://x"),
+        Err(DatabaseError::Address(_))
+    ));
+    let nobody = database::options("postgresql://nobody@127.0.0.1:1/x").unwrap();
+    assert!(matches!(
+        database::open(nobody, 2).await,
+        Err(DatabaseError::Connect(_))
+    ));
+}
+
+/// Its own server, so that it can be killed.
+#[tokio::test]
+async fn a_private_server_keeps_what_was_committed_however_it_ends() {
+    let folder = super::support::open_folder();
+    let path = folder.path().join("postgres");
+    let server = PrivatePostgres::start(&path).await.unwrap();
+    let url = server.url();
+    assert!(!url.contains("127.0.0.1"), "a socket, no port: {url}");
+    let mut connection = PgConnection::connect(&url).await.unwrap();
+    sqlx::query("create table kept (n int)")
+        .execute(&mut connection)
+        .await
+        .unwrap();
+    sqlx::query("insert into kept values (1)")
+        .execute(&mut connection)
+        .await
+        .unwrap();
+    let ports: String = sqlx::query_scalar("show listen_addresses")
+        .fetch_one(&mut connection)
+        .await
+        .unwrap();
+    assert_eq!(ports, "");
+    // A second start finds the first one and uses it.
+    let second = PrivatePostgres::start(&path).await.unwrap();
+    assert_eq!(second.process(), None);
+    let process = server.process().unwrap();
+    let killed = std::process::Command::new("kill")
+        .args(["-9", &process.to_string()])
+        .status()
+        .unwrap();
+    assert!(killed.success());
+    drop(server);
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let again = PrivatePostgres::start(&path).await.unwrap();
+    let mut connection = PgConnection::connect(&again.url()).await.unwrap();
+    let rows: i64 = sqlx::query_scalar("select count(*) from kept")
+        .fetch_one(&mut connection)
+        .await
+        .unwrap();
+    assert_eq!(rows, 1);
+    drop(connection);
+    // Killed once more: whoever keeps it starts it again.
+    let mut again = again;
+    let process = again.process().unwrap();
+    let killed = std::process::Command::new("kill")
+        .args(["-9", &process.to_string()])
+        .status()
+        .unwrap();
+    assert!(killed.success());
+    let url = again.url();
+    let back = async {
+        super::support::until("it is back", async || {
+            let mut connection = PgConnection::connect(&url).await.ok()?;
+            sqlx::query("select n from kept")
+                .fetch_one(&mut connection)
+                .await
+                .ok()
+        })
+        .await;
+    };
+    tokio::select! {
+        () = again.keep() => {}
+        () = back => {}
+    }
+    let process = again.process().unwrap();
+    again.stop().await;
+    assert!(
+        !std::path::Path::new(&format!("/proc/{process}")).exists(),
+        "it is gone"
+    );
+}

@@ -1,0 +1,23 @@
+//! The server on a real PostgreSQL, asked over HTTP. One program for all of it: linking a server takes longer than most of
+//! these tests.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a helper that fails should end its test"
+)]
+
+mod access;
+mod audit;
+mod chaos;
+mod clusters;
+mod crds;
+mod database;
+mod deployer;
+mod guide;
+mod operators;
+mod people;
+mod requests;
+mod support;
+mod tls;
+mod vault;

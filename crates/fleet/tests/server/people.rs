@@ -1,0 +1,254 @@
+//! Local users and tokens of others.
+
+use std::sync::{Arc, Mutex};
+
+use super::support::{Running, pool};
+use gantry_fleet::infrastructure::tokens::{AUDIENCE, ISSUER, KeySource};
+use jiff::Timestamp;
+use jsonwebtoken::{Algorithm, EncodingKey, Header, encode};
+use serde_json::{Value, json};
+
+const PASSWORD: &str = "correct horse battery staple";
+
+#[tokio::test]
+async fn a_local_user_logs_in_with_their_roles_and_environments() {
+    let running = Running::start().await;
+    let admin = &running.admin;
+    let user = json!({"username": "jo", "password": PASSWORD, "roles": ["environment-owner", "Viewer"], "environments": ["Prod"]});
+    let made = admin.post("/users", &user).await.expect(201);
+    assert_eq!(made.body["roles"], json!(["EnvironmentOwner", "Viewer"]));
+    assert!(
+        !made.text.contains("argon2") && !made.text.contains("horse"),
+        "{}",
+        made.text
+    );
+    admin
+        .post("/users", &user)
+        .await
+        .refused(409, "USER_ALREADY_EXISTS");
+    let stranger = running.asker(None);
+    let got = stranger
+        .post(
+            "/authentication/login",
+            &json!({"username": "jo", "password": PASSWORD}),
+        )
+        .await
+        .expect(200);
+    assert_eq!(got.body["user"]["environments"], json!(["Production"]));
+    assert!(
+        got.body["expiresAt"]
+            .as_str()
+            .unwrap()
+            .parse::<Timestamp>()
+            .unwrap()
+            > Timestamp::now()
+    );
+    let jo = running.asker(got.body["token"].as_str().map(str::to_owned));
+    jo.get("/operators").await.expect(200);
+    jo.get("/users").await.refused(403, "FORBIDDEN");
+    let listed = admin.get("/users").await.expect(200);
+    assert_eq!(listed.body["users"][0]["username"], "jo");
+    assert!(!listed.text.contains("argon2"));
+    for bad in [
+        json!({"username": "x", "password": "short", "roles": ["Admin"]}),
+        json!({"username": "a b", "password": PASSWORD, "roles": ["Admin"]}),
+        json!({"username": "x", "password": PASSWORD, "roles": []}),
+        json!({"username": "x", "password": PASSWORD, "roles": ["root"]}),
+    ] {
+        let got = admin.post("/users", &bad).await.refused(400, "VALIDATION_ERROR");
+        assert!(!got.text.contains(PASSWORD));
+    }
+    admin.delete("/users/jo").await.expect(204);
+    stranger
+        .post(
+            "/authentication/login",
+            &json!({"username": "jo", "password": PASSWORD}),
+        )
+        .await
+        .refused(401, "UNAUTHORIZED");
+    running.server.stop().await;
+}
+
+#[tokio::test]
+async fn guessing_locks_the_account_and_tells_nothing() {
+    let running = Running::start().await;
+    let user = json!({"username": "jo", "password": PASSWORD, "roles": ["Viewer"]});
+    running.admin.post("/users", &user).await.expect(201);
+    let stranger = running.asker(None);
+    let login = async |name: &str, password: &str| {
+        stranger
+            .post(
+                "/authentication/login",
+                &json!({"username": name, "password": password}),
+            )
+            .await
+    };
+    let unknown = login("nobody", "wrong").await.refused(401, "UNAUTHORIZED");
+    for _ in 0..5 {
+        let wrong = login("jo", "wrong").await.refused(401, "UNAUTHORIZED");
+        assert_eq!(wrong.body["error"]["message"], unknown.body["error"]["message"]);
+    }
+    let locked = login("jo", PASSWORD).await.refused(401, "UNAUTHORIZED");
+    assert!(locked.text.contains("too many"), "{}", locked.text);
+    let still = login("jo", "wrong").await.refused(401, "UNAUTHORIZED");
+    assert_eq!(
+        still.body["error"]["message"], unknown.body["error"]["message"],
+        "a guesser learns nothing"
+    );
+    assert!(running.admin.get("/users").await.body["users"][0]["lockedUntil"].is_string());
+    // Time passes.
+    let pool = pool(&running.database_url).await;
+    sqlx::query("update users set locked_until = now() - interval '1 second'")
+        .execute(&pool)
+        .await
+        .unwrap();
+    login("jo", PASSWORD).await.expect(200);
+    let failed = running
+        .admin
+        .get("/audit?action=user.login&outcome=Failed")
+        .await
+        .body;
+    assert_eq!(failed["total"], 7);
+    running.server.stop().await;
+}
+
+fn claims(roles: &Value) -> Value {
+    json!({
+        "sub": "somebody", "iss": ISSUER, "aud": [AUDIENCE, "another"], "roles": roles,
+        "iat": Timestamp::now().as_second(), "exp": Timestamp::now().as_second() + 600,
+    })
+}
+
+fn key_pair(folder: &std::path::Path, name: &str, kind: &[&str]) -> (Vec<u8>, std::path::PathBuf) {
+    let private = folder.join(format!("{name}.pem"));
+    let public = folder.join(format!("{name}.pub"));
+    let run = |arguments: &[&str]| {
+        let done = std::process::Command::new("openssl")
+            .args(arguments)
+            .output()
+            .expect("openssl is installed");
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    };
+    let mut generate = vec!["genpkey", "-out", private.to_str().unwrap()];
+    generate.extend(kind);
+    run(&generate);
+    run(&[
+        "pkey",
+        "-in",
+        private.to_str().unwrap(),
+        "-pubout",
+        "-out",
+        public.to_str().unwrap(),
+    ]);
+    (std::fs::read(private).unwrap(), public)
+}
+
+#[tokio::test]
+async fn tokens_of_others_count_by_their_public_keys_and_not_otherwise() {
+    let folder = tempfile::tempdir().unwrap();
+    let (rsa, rsa_public) = key_pair(
+        folder.path(),
+        "rsa",
+        &["-algorithm", "RSA", "-pkeyopt", "rsa_keygen_bits:2048"],
+    );
+    let (ec, ec_public) = key_pair(
+        folder.path(),
+        "ec",
+        &["-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256"],
+    );
+    let running = Running::with(|settings| {
+        settings.tokens = vec![
+            KeySource::PublicKey(rsa_public.clone()),
+            KeySource::PublicKey(ec_public.clone()),
+        ];
+        settings.login_secret = None;
+    })
+    .await;
+    let ask = async |token: String| running.asker(Some(token)).get("/operators").await.status;
+    let rs = EncodingKey::from_rsa_pem(&rsa).unwrap();
+    let es = EncodingKey::from_ec_pem(&ec).unwrap();
+    assert_eq!(
+        ask(encode(&Header::new(Algorithm::RS256), &claims(&json!(["Viewer"])), &rs).unwrap()).await,
+        200
+    );
+    assert_eq!(
+        ask(encode(&Header::new(Algorithm::ES256), &claims(&json!("Viewer")), &es).unwrap()).await,
+        200
+    );
+    assert_eq!(
+        ask(encode(&Header::new(Algorithm::RS512), &claims(&json!(["Admin"])), &rs).unwrap()).await,
+        401
+    );
+    // The classic: the public key taken for a shared secret.
+    let confused = EncodingKey::from_secret(&std::fs::read(&rsa_public).unwrap());
+    assert_eq!(
+        ask(encode(
+            &Header::new(Algorithm::HS256),
+            &claims(&json!(["Admin"])),
+            &confused
+        )
+        .unwrap())
+        .await,
+        401
+    );
+    let login = json!({"username": "x", "password": PASSWORD});
+    running
+        .asker(None)
+        .post("/authentication/login", &login)
+        .await
+        .refused(400, "LOGIN_DISABLED");
+    running.server.stop().await;
+}
+
+#[tokio::test]
+async fn keys_of_a_key_set_are_taken_over_when_they_are_rotated() {
+    let folder = tempfile::tempdir().unwrap();
+    let sets: Arc<Mutex<Value>> = Arc::default();
+    let pair = |name: &str| {
+        let (private, _) = key_pair(
+            folder.path(),
+            name,
+            &["-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256"],
+        );
+        let key = EncodingKey::from_ec_pem(&private).unwrap();
+        let mut jwk = jsonwebtoken::jwk::Jwk::from_encoding_key(&key, Algorithm::ES256).unwrap();
+        jwk.common.key_id = Some(name.to_owned());
+        (key, json!(jwk))
+    };
+    let ((old, old_jwk), (new, new_jwk)) = (pair("old"), pair("new"));
+    *sets.lock().unwrap() = json!({"keys": [old_jwk]});
+    let served = sets.clone();
+    let router = axum::Router::new().fallback(async move || axum::Json(served.lock().unwrap().clone()));
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/jwks", listener.local_addr().unwrap());
+    tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
+    let running = Running::with(|settings| {
+        settings.tokens = vec![KeySource::Jwks(url.parse().unwrap())];
+        settings.login_secret = None;
+    })
+    .await;
+    let sign = |key: &EncodingKey, id: &str| {
+        let mut header = Header::new(Algorithm::ES256);
+        header.kid = Some(id.to_owned());
+        encode(&header, &claims(&json!(["Viewer"])), key).unwrap()
+    };
+    let ask = async |token: String| running.asker(Some(token)).get("/operators").await.status;
+    assert_eq!(ask(sign(&old, "old")).await, 200);
+    *sets.lock().unwrap() = json!({"keys": [new_jwk]});
+    assert_eq!(
+        ask(sign(&new, "new")).await,
+        200,
+        "an unknown key makes the set be fetched again"
+    );
+    assert_eq!(
+        ask(sign(&old, "old")).await,
+        401,
+        "what is no longer in the set counts no more"
+    );
+    assert_eq!(
+        ask(sign(&old, "new")).await,
+        401,
+        "one key's name on another's signature"
+    );
+    running.server.stop().await;
+}

@@ -1,0 +1,205 @@
+//! What holds for every request: repeated ones are done once, too many are refused, a database that is away is an
+//! answer and not a hang.
+
+use super::support::{Running, definition, pool, token};
+use gantry_fleet_domain::access::Role;
+use serde_json::{Value, json};
+
+fn crd(version: &str) -> Value {
+    json!({"schemaDefinition": definition("things.example.com", json!({})), "operatorVersion": version})
+}
+
+#[tokio::test]
+async fn a_request_that_is_repeated_with_its_key_is_done_once() {
+    let running = Running::start().await;
+    let admin = &running.admin;
+    let key = [("idempotency-key", "k-1")];
+    let first = admin
+        .ask("post", "/crds", Some(&crd("1.0.0")), &key)
+        .await
+        .expect(201);
+    assert_eq!(first.header("idempotency-replayed"), "");
+    let again = admin
+        .ask("post", "/crds", Some(&crd("1.0.0")), &key)
+        .await
+        .expect(201);
+    assert_eq!(again.header("idempotency-replayed"), "true");
+    assert_eq!(first.body, again.body);
+    let audit = admin.get("/audit?action=crd.registered").await.expect(200);
+    assert_eq!(audit.body["total"], 1, "it was done once");
+    admin
+        .ask("post", "/crds", Some(&crd("2.0.0")), &key)
+        .await
+        .refused(409, "IDEMPOTENCY_KEY_REUSED");
+    admin
+        .ask("post", "/crds", Some(&crd("2.0.0")), &[("idempotency-key", "")])
+        .await
+        .refused(400, "VALIDATION_ERROR");
+    // Another user's key is another key.
+    let other = running.asker(Some(token("other", Role::Operator)));
+    let got = other
+        .ask("post", "/crds", Some(&crd("2.0.0")), &key)
+        .await
+        .expect(201);
+    assert_eq!(got.header("idempotency-replayed"), "");
+    running.server.stop().await;
+}
+
+#[tokio::test]
+async fn a_request_that_failed_may_be_repeated_with_its_key() {
+    let running = Running::start().await;
+    let key = [("idempotency-key", "k")];
+    let bad = json!({"schemaDefinition": {}, "operatorVersion": "1.0.0"});
+    running
+        .admin
+        .ask("post", "/crds", Some(&bad), &key)
+        .await
+        .refused(400, "VALIDATION_ERROR");
+    running
+        .admin
+        .ask("post", "/crds", Some(&crd("1.0.0")), &key)
+        .await
+        .expect(201);
+    running.server.stop().await;
+}
+
+#[tokio::test]
+async fn the_same_request_sent_ten_times_at_once_is_done_once() {
+    let running = Running::start().await;
+    let body = crd("1.0.0");
+    let key = [("idempotency-key", "k")];
+    let asks = (0..10).map(|_| running.admin.ask("post", "/crds", Some(&body), &key));
+    let got = futures::future::join_all(asks).await;
+    assert!(got.iter().all(|got| got.status == 201), "{got:?}");
+    assert_eq!(
+        got.iter()
+            .filter(|got| got.header("idempotency-replayed").is_empty())
+            .count(),
+        1
+    );
+    let audit = running
+        .admin
+        .get("/audit?action=crd.registered")
+        .await
+        .expect(200);
+    assert_eq!(audit.body["total"], 1);
+    running.server.stop().await;
+}
+
+#[tokio::test]
+async fn too_many_requests_are_refused_with_the_usual_headers() {
+    let running = Running::with(|settings| settings.rates.read = 3).await;
+    let viewer = running.role(Role::Viewer);
+    for left in ["2", "1", "0"] {
+        let got = viewer.get("/operators").await.expect(200);
+        assert_eq!(got.header("x-ratelimit-limit"), "3");
+        assert_eq!(got.header("x-ratelimit-remaining"), left);
+        assert!(got.header("x-ratelimit-reset").parse::<i64>().is_ok());
+    }
+    let refused = viewer.get("/operators").await.refused(429, "RATE_LIMIT_EXCEEDED");
+    let wait: u64 = refused.header("retry-after").parse().unwrap();
+    assert!((1..=20).contains(&wait), "{wait}");
+    viewer.get("/clusters").await.expect(200);
+    running.role(Role::Operator).get("/operators").await.expect(200);
+    for _ in 0..10 {
+        running.asker(None).get("/health").await.expect(200);
+    }
+    running.server.stop().await;
+}
+
+#[tokio::test]
+async fn a_body_that_is_too_large_is_refused() {
+    let running = Running::start().await;
+    let body = json!({"name": "x".repeat(2 << 20)});
+    running
+        .admin
+        .post("/operators", &body)
+        .await
+        .refused(413, "PAYLOAD_TOO_LARGE");
+    running.server.stop().await;
+}
+
+#[tokio::test]
+async fn a_trace_goes_through() {
+    let running = Running::start().await;
+    let id = "4bf92f3577b34da6a3ce929d0e0e4736";
+    let parent = format!("00-{id}-00f067aa0ba902b7-01");
+    let got = running
+        .admin
+        .ask("post", "/crds", Some(&crd("1.0.0")), &[("traceparent", &parent)])
+        .await
+        .expect(201);
+    assert_eq!(got.header("x-trace-id"), id);
+    let audit = running
+        .admin
+        .get("/audit?action=crd.registered")
+        .await
+        .expect(200);
+    assert_eq!(audit.body["entries"][0]["traceId"], id);
+    running.server.stop().await;
+}
+
+#[tokio::test]
+async fn a_database_that_is_away_is_an_answer_and_comes_back_by_itself() {
+    let running = Running::start().await;
+    running.admin.get("/operators").await.expect(200);
+    let name = running.database_url.rsplit('/').next().unwrap().to_owned();
+    let other = pool(&running.database_url.replace(&name, "postgres")).await;
+    let run = async |sql: String| {
+        sqlx::query(sqlx::AssertSqlSafe(sql))
+            .execute(&other)
+            .await
+            .unwrap()
+    };
+    // Nobody may connect any more, and those who are connected are thrown out.
+    run(format!("alter database {name} with allow_connections false")).await;
+    run(format!(
+        "select pg_terminate_backend(pid) from pg_stat_activity where datname = '{name}'"
+    ))
+    .await;
+    let refused = running.admin.get("/operators").await;
+    refused.refused(503, "DATABASE_UNAVAILABLE");
+    running.asker(None).get("/health").await.expect(503);
+    run(format!("alter database {name} with allow_connections true")).await;
+    super::support::until("it works again", async || {
+        (running.admin.get("/operators").await.status == 200).then_some(())
+    })
+    .await;
+    running.asker(None).get("/health").await.expect(200);
+    running.server.stop().await;
+}
+
+#[tokio::test]
+async fn replicas_count_together() {
+    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+    let (folder, url) = (tempfile::tempdir().unwrap(), super::support::database().await);
+    // A clock that stands still: what is left does not depend on how long the requests take.
+    let now = jiff::Timestamp::now();
+    let replica = async || {
+        let mut settings = super::support::settings(&url, folder.path());
+        settings.rates.write = 4;
+        settings.clock = std::sync::Arc::new(move || now);
+        gantry_fleet::Server::start(settings).await.unwrap()
+    };
+    let (one, two) = (replica().await, replica().await);
+    let admin = token("admin", Role::Admin);
+    let askers = [&one, &two].map(|server| super::support::Asker::new(server, Some(admin.clone())));
+    for number in 0..4 {
+        let got = askers[number % 2]
+            .post("/crds", &crd(&format!("1.0.{number}")))
+            .await;
+        assert_eq!(
+            got.expect(201).header("x-ratelimit-remaining"),
+            (3 - number).to_string()
+        );
+    }
+    for asker in &askers {
+        let got = asker
+            .post("/crds", &crd("2.0.0"))
+            .await
+            .refused(429, "RATE_LIMIT_EXCEEDED");
+        assert_eq!(got.header("retry-after"), "15");
+    }
+    one.stop().await;
+    two.stop().await;
+}

@@ -1,0 +1,127 @@
+//! A chart repository on this machine: an index and archives, served for real.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex},
+};
+
+use axum::{
+    Router,
+    extract::{Path, State},
+    http::{HeaderMap, StatusCode},
+    response::IntoResponse,
+};
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+
+type Files = Arc<Mutex<BTreeMap<String, Vec<u8>>>>;
+
+pub struct Repository {
+    pub url: String,
+    files: Files,
+    index: Arc<Mutex<Value>>,
+    /// The `Authorization` that it asks for.
+    wanted: Arc<Mutex<Option<String>>>,
+}
+
+type Shared = (Files, Arc<Mutex<Option<String>>>);
+
+impl Repository {
+    pub async fn start() -> Self {
+        let (files, wanted) = (Files::default(), Arc::<Mutex<Option<String>>>::default());
+        let router = Router::new()
+            .route(
+                "/{*path}",
+                axum::routing::get(
+                    async |State((files, wanted)): State<Shared>,
+                           Path(path): Path<String>,
+                           headers: HeaderMap| {
+                        let wanted = wanted.lock().unwrap().clone();
+                        let given = headers.get("authorization").map(|value| value.to_str().unwrap());
+                        if wanted.is_some() && wanted.as_deref() != given {
+                            return StatusCode::UNAUTHORIZED.into_response();
+                        }
+                        match files.lock().unwrap().get(&path) {
+                            Some(content) => content.clone().into_response(),
+                            None => StatusCode::NOT_FOUND.into_response(),
+                        }
+                    },
+                ),
+            )
+            .with_state((files.clone(), wanted.clone()));
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/charts", listener.local_addr().unwrap());
+        tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
+        let repository = Self {
+            url,
+            files,
+            wanted,
+            index: Arc::new(Mutex::new(json!({"apiVersion": "v1", "entries": {}}))),
+        };
+        repository.write_index();
+        repository
+    }
+
+    /// From now on only for those who know.
+    pub fn lock(&self, username: &str, password: &str) {
+        use base64::{Engine as _, engine::general_purpose::STANDARD};
+        let known = STANDARD.encode(format!("{username}:{password}"));
+        *self.wanted.lock().unwrap() = Some(format!("Basic {known}"));
+    }
+
+    fn write_index(&self) {
+        let text = self.index.lock().unwrap().to_string();
+        self.put("charts/index.yaml", text.into_bytes());
+    }
+
+    pub fn put(&self, path: &str, content: Vec<u8>) {
+        self.files.lock().unwrap().insert(path.to_owned(), content);
+    }
+
+    /// Adds a chart with these files.
+    pub fn chart(&self, name: &str, version: &str, files: &[(&str, String)]) {
+        let mut all = vec![(
+            "Chart.yaml",
+            format!("apiVersion: v2\nname: {name}\nversion: {version}\n"),
+        )];
+        all.extend(files.iter().cloned());
+        let archive = packed(name, &all);
+        let digest: String = gantry_fleet_domain::hex(&Sha256::digest(&archive));
+        self.archive(name, version, archive, Some(&digest));
+    }
+
+    /// Adds whatever bytes as a chart.
+    pub fn archive(&self, name: &str, version: &str, archive: Vec<u8>, digest: Option<&str>) {
+        let file = format!("{name}-{version}.tgz");
+        self.put(&format!("charts/{file}"), archive);
+        let entry = json!({
+            "name": name, "version": version, "urls": [file], "digest": digest,
+            "created": "2026-01-02T03:04:05.123456789Z", "appVersion": "9.9",
+        });
+        {
+            let mut index = self.index.lock().unwrap();
+            let entries = &mut index["entries"][name];
+            match entries {
+                Value::Array(all) => all.push(entry),
+                other => *other = json!([entry]),
+            }
+        }
+        self.write_index();
+    }
+}
+
+pub fn packed(name: &str, files: &[(&str, String)]) -> Vec<u8> {
+    let mut builder = tar::Builder::new(flate2::write::GzEncoder::new(
+        Vec::new(),
+        flate2::Compression::fast(),
+    ));
+    for (path, content) in files {
+        let mut header = tar::Header::new_gnu();
+        header.set_size(content.len() as u64);
+        header.set_mode(0o644);
+        builder
+            .append_data(&mut header, format!("{name}/{path}"), content.as_bytes())
+            .unwrap();
+    }
+    builder.into_inner().unwrap().finish().unwrap()
+}

@@ -1,0 +1,124 @@
+//! Something that answers like an API server, for what real ones do not do on request: hang, refuse, fail. Real ones are
+//! asked in `tests/e2e`.
+
+use std::sync::{
+    Arc, Mutex,
+    atomic::{AtomicU16, AtomicUsize, Ordering},
+};
+
+use axum::{
+    Json, Router,
+    extract::{Request, State},
+    http::{Method, StatusCode},
+    response::{IntoResponse, Response},
+};
+use serde_json::{Value, json};
+
+pub const HANG: u16 = 0;
+
+#[derive(Clone)]
+pub struct StandIn {
+    pub url: String,
+    /// What it answers; 200 is well, 0 never.
+    pub mood: Arc<AtomicU16>,
+    /// How often it was asked for something.
+    pub asked: Arc<AtomicUsize>,
+    /// What was written, such as `PATCH namespaces/gantry-fleet`.
+    pub written: Arc<Mutex<Vec<String>>>,
+}
+
+impl StandIn {
+    pub async fn start() -> Self {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let stand_in = Self {
+            url: format!("http://{}", listener.local_addr().unwrap()),
+            mood: Arc::new(AtomicU16::new(200)),
+            asked: Arc::default(),
+            written: Arc::default(),
+        };
+        let router = Router::new().fallback(answer).with_state(stand_in.clone());
+        tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
+        stand_in
+    }
+
+    pub fn mood(&self, mood: u16) {
+        self.mood.store(mood, Ordering::SeqCst);
+    }
+
+    pub fn asked(&self) -> usize {
+        self.asked.load(Ordering::SeqCst)
+    }
+
+    /// Whether something was written that begins so.
+    pub fn has_written(&self, what: &str) -> bool {
+        let written = self.written.lock().unwrap();
+        written.iter().any(|line| line.starts_with(what))
+    }
+
+    pub fn kubeconfig(&self, token: &str) -> Value {
+        kubeconfig(&self.url, token)
+    }
+
+    pub fn registration(&self, name: &str, token: &str) -> Value {
+        json!({"name": name, "environment": "Dev", "kubeconfig": self.kubeconfig(token)})
+    }
+}
+
+pub fn kubeconfig(server: &str, token: &str) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Config", "current-context": "c",
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+        "clusters": [{"name": "c", "cluster": {"server": server}}],
+        "users": [{"name": "u", "user": {"token": token}}],
+    })
+}
+
+async fn answer(State(stand_in): State<StandIn>, request: Request) -> Response {
+    if request.method() == Method::GET {
+        stand_in.asked.fetch_add(1, Ordering::SeqCst);
+    }
+    match stand_in.mood.load(Ordering::SeqCst) {
+        HANG => std::future::pending().await,
+        200 => {}
+        code => {
+            let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code, "reason": "Mood"});
+            return (StatusCode::from_u16(code).unwrap(), Json(status)).into_response();
+        }
+    }
+    let path = request.uri().path();
+    // Accounts and rights that are set up in it are taken, and forgotten.
+    let body = match request.method().as_str() {
+        "PATCH" => Some(json!({"metadata": {"name": path.rsplit('/').next()}})),
+        "POST" if path.ends_with("/token") => Some(json!({
+            "metadata": {}, "spec": {"audiences": []},
+            "status": {"token": "short-lived", "expirationTimestamp": "2100-01-01T00:00:00Z"},
+        })),
+        "DELETE" => Some(json!({"kind": "Status", "apiVersion": "v1", "status": "Success"})),
+        _ => None,
+    };
+    if let Some(body) = body {
+        let last: Vec<&str> = path.rsplit('/').take(2).collect();
+        let written = format!("{} {}/{}", request.method(), last[1], last[0]);
+        stand_in.written.lock().unwrap().push(written);
+        return Json(body).into_response();
+    }
+    let list =
+        |kind: &str, items: Value| json!({"kind": kind, "apiVersion": "v1", "metadata": {}, "items": items});
+    let body = match path {
+        "/version" => json!({
+            "major": "1", "minor": "31", "gitVersion": "v1.31.2", "gitCommit": "", "gitTreeState": "", "buildDate": "",
+            "goVersion": "", "compiler": "", "platform": "",
+        }),
+        "/api/v1/nodes" => list(
+            "NodeList",
+            json!([
+                {"metadata": {"name": "a"}, "status": {"conditions": [{"type": "Ready", "status": "True"}]}},
+            ]),
+        ),
+        "/apis/apiextensions.k8s.io/v1/customresourcedefinitions" => {
+            list("CustomResourceDefinitionList", json!([]))
+        }
+        _ => return StatusCode::NOT_FOUND.into_response(),
+    };
+    Json(body).into_response()
+}

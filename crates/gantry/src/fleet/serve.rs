@@ -1,0 +1,331 @@
+//! `gantry fleet serve`.
+
+use std::{net::SocketAddr, path::PathBuf};
+
+use anyhow::{Context as _, bail};
+use clap::Args;
+use gantry_fleet::{
+    infrastructure::{
+        keys::{Keys, LocalKeys},
+        tokens::{self, KeySource},
+        vault::{Vault, VaultToken},
+    },
+    settings::{Limits, Rates, Settings, TlsFiles},
+};
+use gantry_fleet_domain::kubeconfig::Allow;
+use gantry_kit::telemetry;
+use gantry_ledger::Signer;
+use jiff::SignedDuration;
+use url::Url;
+
+use super::state::{Database, secret};
+use crate::process::{LogFormat, stop_signal};
+
+#[derive(Args)]
+pub struct Arguments {
+    #[command(flatten)]
+    database: Database,
+    /// Connections to the database; all replicas together must stay below what it allows.
+    #[arg(long, env = "GANTRY_FLEET_DATABASE_CONNECTIONS", default_value_t = 20, value_parser = clap::value_parser!(u32).range(2..50))]
+    database_connections: u32,
+    /// Where the API is served [default: 0.0.0.0:8443 with a certificate, 127.0.0.1:8080 without].
+    #[arg(long, env = "GANTRY_FLEET_ADDRESS")]
+    address: Option<SocketAddr>,
+    /// Where `/healthz`, `/readyz` and `/metrics` are served.
+    #[arg(long, env = "GANTRY_ADMIN_ADDRESS", default_value = "127.0.0.1:8081")]
+    admin_address: SocketAddr,
+    /// Certificate chain (PEM); read again when it changes.
+    #[arg(
+        long,
+        env = "GANTRY_FLEET_TLS_CERT",
+        value_name = "FILE",
+        requires = "tls_key"
+    )]
+    tls_cert: Option<PathBuf>,
+    /// Its key (PEM).
+    #[arg(
+        long,
+        env = "GANTRY_FLEET_TLS_KEY",
+        value_name = "FILE",
+        requires = "tls_cert"
+    )]
+    tls_key: Option<PathBuf>,
+    /// Clients must show a certificate of this authority (PEM).
+    #[arg(
+        long,
+        env = "GANTRY_FLEET_TLS_CLIENT_CA",
+        value_name = "FILE",
+        requires = "tls_cert"
+    )]
+    tls_client_ca: Option<PathBuf>,
+    /// Serve without TLS on an address that others can reach; for use behind something that adds TLS.
+    #[arg(long, env = "GANTRY_FLEET_INSECURE_HTTP")]
+    insecure_http: bool,
+    /// Secret of at least 32 bytes that tokens are signed with (HS256); local users need it.
+    #[arg(long, env = "GANTRY_FLEET_JWT_SECRET_FILE", value_name = "FILE")]
+    jwt_secret_file: Option<PathBuf>,
+    /// Public key (PEM) that tokens are checked with: RS256 or ES256; repeat for more.
+    #[arg(
+        long,
+        env = "GANTRY_FLEET_JWT_PUBLIC_KEY_FILE",
+        value_name = "FILE",
+        value_delimiter = ','
+    )]
+    jwt_public_key_file: Vec<PathBuf>,
+    /// Key set that tokens are checked with (RS256, ES256), fetched again regularly; repeat for more.
+    #[arg(
+        long,
+        env = "GANTRY_FLEET_JWKS_URL",
+        value_name = "URL",
+        value_delimiter = ','
+    )]
+    jwks_url: Vec<Url>,
+    /// What tokens must have as issuer.
+    #[arg(long, env = "GANTRY_FLEET_JWT_ISSUER", default_value = tokens::ISSUER)]
+    jwt_issuer: String,
+    /// What tokens must have as audience.
+    #[arg(long, env = "GANTRY_FLEET_JWT_AUDIENCE", default_value = tokens::AUDIENCE)]
+    jwt_audience: String,
+    /// How long tokens of local users are valid.
+    #[arg(long, env = "GANTRY_FLEET_TOKEN_HOURS", default_value_t = 8, value_parser = clap::value_parser!(i64).range(1..=168))]
+    token_hours: i64,
+    /// Keys that seal kubeconfigs, one on a line, 32 bytes in base64; the first one seals, the others still open. Read again
+    /// when it changes. GANTRY_FLEET_KEY may hold the same text instead.
+    #[arg(long, env = "GANTRY_FLEET_KEY_FILE", value_name = "FILE")]
+    key_file: Option<PathBuf>,
+    /// Let Vault's transit engine seal them instead: its address.
+    #[arg(long, env = "VAULT_ADDR", value_name = "URL", requires = "vault_key")]
+    vault_address: Option<String>,
+    /// Where the engine is mounted.
+    #[arg(long, env = "GANTRY_FLEET_VAULT_MOUNT", default_value = "transit")]
+    vault_mount: String,
+    /// The name of the key in it.
+    #[arg(long, env = "GANTRY_FLEET_VAULT_KEY", value_name = "NAME")]
+    vault_key: Option<String>,
+    /// File with the token for it, read at each use; VAULT_TOKEN is taken otherwise.
+    #[arg(long, env = "GANTRY_FLEET_VAULT_TOKEN_FILE", value_name = "FILE")]
+    vault_token_file: Option<PathBuf>,
+    /// Ed25519 key (PEM) that signs heads of the audit log.
+    #[arg(long, env = "GANTRY_FLEET_AUDIT_KEY_FILE", value_name = "FILE")]
+    audit_key_file: Option<PathBuf>,
+    /// Days that the erasable part of audit entries is kept; for ever when absent.
+    #[arg(long, env = "GANTRY_FLEET_AUDIT_DETAILS_DAYS", value_name = "DAYS", value_parser = clap::value_parser!(i64).range(1..=36500))]
+    audit_details_days: Option<i64>,
+    /// Cluster role that our deployer has in a cluster while a deployment runs.
+    #[arg(long, env = "GANTRY_FLEET_DEPLOYER_ROLE", default_value = "cluster-admin")]
+    deployer_role: String,
+    /// Take kubeconfigs that skip the check of the server's certificate, or use plain http.
+    #[arg(long, env = "GANTRY_FLEET_ALLOW_INSECURE_CLUSTERS")]
+    allow_insecure_clusters: bool,
+    /// Take kubeconfigs with a proxy.
+    #[arg(long, env = "GANTRY_FLEET_ALLOW_CLUSTER_PROXIES")]
+    allow_cluster_proxies: bool,
+    #[arg(long, env = "GANTRY_FLEET_MAX_OPERATORS", default_value_t = Limits::default().operators)]
+    max_operators: u32,
+    #[arg(long, env = "GANTRY_FLEET_MAX_CLUSTERS", default_value_t = Limits::default().clusters)]
+    max_clusters: u32,
+    #[arg(long, env = "GANTRY_FLEET_MAX_CRDS_PER_OPERATOR", default_value_t = Limits::default().crds_per_operator)]
+    max_crds_per_operator: u32,
+    /// Reading requests per minute, user and operation.
+    #[arg(long, env = "GANTRY_FLEET_RATE_READ", default_value_t = Rates::default().read)]
+    rate_read: u32,
+    /// Writing requests per minute, user and operation.
+    #[arg(long, env = "GANTRY_FLEET_RATE_WRITE", default_value_t = Rates::default().write)]
+    rate_write: u32,
+    /// Registrations of clusters per minute and user.
+    #[arg(long, env = "GANTRY_FLEET_RATE_REGISTER_CLUSTER", default_value_t = Rates::default().register_cluster)]
+    rate_register_cluster: u32,
+    /// Logins per minute and address.
+    #[arg(long, env = "GANTRY_FLEET_RATE_LOGIN", default_value_t = Rates::default().login)]
+    rate_login: u32,
+    /// Seconds between two looks at a cluster.
+    #[arg(long, env = "GANTRY_FLEET_HEALTH_SECONDS", default_value_t = 60, value_parser = clap::value_parser!(i64).range(1..=3600))]
+    health_seconds: i64,
+    /// Minutes between two visits of a chart repository.
+    #[arg(long, env = "GANTRY_FLEET_REFRESH_MINUTES", default_value_t = 60, value_parser = clap::value_parser!(i64).range(1..=10080))]
+    refresh_minutes: i64,
+    /// Helm 3 or 4, for definitions in templates [default: helm of PATH].
+    #[arg(long, env = "GANTRY_HELM", value_name = "FILE")]
+    helm: Option<PathBuf>,
+    /// trace, debug, info, warn or error; `RUST_LOG` wins.
+    #[arg(long, env = "GANTRY_LOG_LEVEL", default_value = "info")]
+    log_level: String,
+    /// Log lines for people or for machines.
+    #[arg(long, env = "GANTRY_LOG_FORMAT", value_enum, default_value_t = LogFormat::Auto)]
+    log_format: LogFormat,
+    /// OTLP collector (gRPC) for traces.
+    #[arg(long, env = "OTEL_EXPORTER_OTLP_ENDPOINT")]
+    otlp_endpoint: Option<String>,
+}
+
+pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
+    let endpoint = arguments
+        .otlp_endpoint
+        .as_deref()
+        .filter(|endpoint| !endpoint.is_empty());
+    let _telemetry = telemetry::init(
+        "gantry-fleet",
+        &arguments.log_level,
+        arguments.log_format.into(),
+        endpoint,
+    );
+    let (keys, key_file) = keys(&arguments)?;
+    let (sources, login_secret) = token_keys(&arguments)?;
+    let audit_key = audit_key(&arguments)?;
+    let tls = match (&arguments.tls_cert, &arguments.tls_key) {
+        (Some(certificate), Some(key)) => Some(TlsFiles {
+            certificate: certificate.clone(),
+            key: key.clone(),
+            client_authority: arguments.tls_client_ca.clone(),
+        }),
+        _ => None,
+    };
+    let usual = if tls.is_some() {
+        ([0, 0, 0, 0], 8443)
+    } else {
+        ([127, 0, 0, 1], 8080)
+    };
+    let (database_url, mut postgres) = arguments.database.open().await?;
+    let settings = Settings {
+        address: arguments.address.unwrap_or_else(|| usual.into()),
+        admin_address: Some(arguments.admin_address),
+        tls,
+        insecure_http: arguments.insecure_http,
+        database_url,
+        database_connections: arguments.database_connections,
+        keys,
+        key_file,
+        tokens: sources,
+        token_issuer: arguments.jwt_issuer,
+        token_audience: arguments.jwt_audience,
+        login_secret,
+        token_lifetime: SignedDuration::from_hours(arguments.token_hours),
+        audit_key,
+        allow: Allow {
+            insecure: arguments.allow_insecure_clusters,
+            proxy: arguments.allow_cluster_proxies,
+        },
+        limits: Limits {
+            operators: arguments.max_operators,
+            clusters: arguments.max_clusters,
+            crds_per_operator: arguments.max_crds_per_operator,
+        },
+        rates: Rates {
+            read: arguments.rate_read,
+            write: arguments.rate_write,
+            register_cluster: arguments.rate_register_cluster,
+            login: arguments.rate_login,
+        },
+        health_interval: SignedDuration::from_secs(arguments.health_seconds),
+        refresh_interval: SignedDuration::from_mins(arguments.refresh_minutes),
+        deployer_role: arguments.deployer_role.clone(),
+        clock: std::sync::Arc::new(jiff::Timestamp::now),
+        details_kept: arguments
+            .audit_details_days
+            .map(|days| SignedDuration::from_hours(24 * days)),
+        helm: arguments.helm.or_else(helm_of_path),
+    };
+    let keep = async {
+        match &mut postgres {
+            Some(postgres) => postgres.keep().await,
+            None => std::future::pending().await,
+        }
+    };
+    let served = tokio::select! {
+        served = gantry_fleet::run(settings, stop_signal()) => served,
+        () = keep => Ok(()),
+    };
+    if let Some(postgres) = postgres {
+        postgres.stop().await;
+    }
+    served?;
+    tracing::info!("stopped");
+    Ok(())
+}
+
+/// What seals kubeconfigs: given, or made in the state folder for a server that keeps its own database.
+fn keys(arguments: &Arguments) -> anyhow::Result<(Keys, Option<PathBuf>)> {
+    if let (Some(address), Some(key)) = (&arguments.vault_address, &arguments.vault_key) {
+        let token = match (&arguments.vault_token_file, std::env::var("VAULT_TOKEN")) {
+            (Some(file), _) => VaultToken::File(file.clone()),
+            (None, Ok(token)) => VaultToken::Text(token),
+            (None, Err(_)) => bail!("Vault needs a token: --vault-token-file or VAULT_TOKEN"),
+        };
+        return Ok((
+            Keys::vault(Vault::new(address, &arguments.vault_mount, key, token)?),
+            None,
+        ));
+    }
+    if let Ok(text) = std::env::var("GANTRY_FLEET_KEY")
+        && !text.is_empty()
+    {
+        return Ok((
+            Keys::local(LocalKeys::parse(&text).context("GANTRY_FLEET_KEY")?),
+            None,
+        ));
+    }
+    let file = match &arguments.key_file {
+        Some(file) => file.clone(),
+        None if arguments.database.is_private() => {
+            secret(&arguments.database.folder()?, "kubeconfig.key", || {
+                Ok(LocalKeys::generate()?)
+            })?
+        }
+        None => bail!(
+            "credentials of clusters need a key that all replicas share: --key-file, GANTRY_FLEET_KEY or Vault (make a key: openssl rand -base64 32)"
+        ),
+    };
+    let text =
+        std::fs::read_to_string(&file).with_context(|| format!("failed to read {}", file.display()))?;
+    let keys = LocalKeys::parse(&text).with_context(|| file.display().to_string())?;
+    Ok((Keys::local(keys), Some(file)))
+}
+
+fn token_keys(arguments: &Arguments) -> anyhow::Result<(Vec<KeySource>, Option<Vec<u8>>)> {
+    let mut sources: Vec<KeySource> = arguments
+        .jwt_public_key_file
+        .iter()
+        .cloned()
+        .map(KeySource::PublicKey)
+        .collect();
+    sources.extend(arguments.jwks_url.iter().cloned().map(KeySource::Jwks));
+    let file = match &arguments.jwt_secret_file {
+        Some(file) => Some(file.clone()),
+        None if sources.is_empty() && arguments.database.is_private() => {
+            let folder = arguments.database.folder()?;
+            Some(secret(&folder, "token.key", || Ok(LocalKeys::generate()?))?)
+        }
+        None if sources.is_empty() => {
+            bail!("tokens need a key: --jwt-secret-file, --jwt-public-key-file or --jwks-url")
+        }
+        None => None,
+    };
+    let mut login = None;
+    if let Some(file) = file {
+        login = Some(tokens::read_secret(&file)?);
+        sources.push(KeySource::Secret(file));
+    }
+    Ok((sources, login))
+}
+
+fn audit_key(arguments: &Arguments) -> anyhow::Result<Option<String>> {
+    let file = match &arguments.audit_key_file {
+        Some(file) => file.clone(),
+        None if arguments.database.is_private() => {
+            secret(&arguments.database.folder()?, "audit.key", || {
+                Ok(Signer::generate()?.to_pem()?)
+            })?
+        }
+        None => return Ok(None),
+    };
+    let text =
+        std::fs::read_to_string(&file).with_context(|| format!("failed to read {}", file.display()))?;
+    Ok(Some(text))
+}
+
+fn helm_of_path() -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path)
+        .flat_map(|folder| ["helm", "helm4", "helm3"].map(|name| folder.join(name)))
+        .find(|program| program.is_file())
+}

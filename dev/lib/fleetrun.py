@@ -1,0 +1,80 @@
+"""The fleet server of dev/up: started beside the cluster, with the cluster registered in it."""
+
+import base64
+import hashlib
+import http.client
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import background
+from devlib import Failure, until, warn
+
+CLUSTER = "local"
+
+
+def folder() -> Path:
+    """Its keys and its database. Root gives PostgreSQL to another user, who cannot enter root's home."""
+    return Path("/var/lib/gantry/up") if os.geteuid() == 0 else background.home() / "fleet"
+
+
+def forget() -> None:
+    shutil.rmtree(folder(), ignore_errors=True)
+
+
+class FleetRun:
+    def __init__(self, program: Path, tools: str):
+        self.program, self.tools = program, tools
+        self.process = background.Background("fleet")
+        self.port = 0
+
+    def start(self, port: int, admin_port: int, environment: dict[str, str]) -> None:
+        self.port = port
+        command = [self.program, "fleet", "serve", f"--address=127.0.0.1:{port}",
+                   f"--admin-address=127.0.0.1:{admin_port}", f"--state-dir={folder()}", "--log-format=text"]
+        key = hashlib.sha256(self.program.read_bytes() + json.dumps([str(word) for word in command]).encode())
+        environment = {"NO_COLOR": "1", "PATH": f"{self.tools}:{os.environ.get('PATH', '')}", "DATABASE_URL": "",
+                       **environment}
+        self.process.start(command, key.hexdigest(), environment)
+        if not until(lambda: not self.process.about() or self.ask("GET", "/health", token=""), 90, 0.2):
+            raise Failure(f"the fleet server does not answer:\n{self.process.tail()}")
+        if not self.process.about():
+            raise Failure(f"the fleet server ended:\n{self.process.tail()}")
+
+    def token(self) -> str:
+        made = subprocess.run(
+            [self.program, "fleet", "token", f"--state-dir={folder()}", "--subject=admin", "--role=Admin", "--hours=24"],
+            text=True, capture_output=True, check=False)
+        if made.returncode:
+            raise Failure(f"no token of the fleet server: {made.stderr.strip()}")
+        return made.stdout.strip()
+
+    def register(self, token: str, kubeconfig: str) -> None:
+        """The cluster of dev/up; one that is registered is given its present credentials."""
+        document = base64.b64encode(Path(kubeconfig).read_bytes()).decode()
+        known = self.ask("GET", f"/api/v1/clusters/{CLUSTER}", token)
+        if known:
+            answer = self.ask("PUT", f"/api/v1/clusters/{CLUSTER}", token, {"kubeconfig": document})
+        else:
+            answer = self.ask("POST", "/api/v1/clusters", token,
+                              {"name": CLUSTER, "environment": "Development", "kubeconfig": document})
+        if not answer:
+            warn("the cluster could not be registered in the fleet server (a kubeconfig that runs a program cannot)")
+
+    def ask(self, method: str, path: str, token: str, body: dict | None = None) -> dict:
+        """What it answers, {} when that is nothing good."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        if body is not None:
+            headers["Content-Type"] = "application/json"
+        try:
+            connection.request(method, path, json.dumps(body) if body is not None else None, headers)
+            answer = connection.getresponse()
+            text = answer.read()
+            return json.loads(text) if answer.status < 300 else {}
+        except (OSError, ValueError):
+            return {}
+        finally:
+            connection.close()

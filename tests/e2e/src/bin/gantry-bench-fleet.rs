@@ -1,0 +1,213 @@
+//! How fast the fleet server answers with a full fleet in it, beside the bare SQL query in the same run.
+//!
+//! `GANTRY_BIN` names the program. 500 operators, 100 clusters, 50 definitions for each operator; prints a table and
+//! keeps nothing.
+
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use futures::{StreamExt, stream};
+use gantry_e2e::fleet::Fleet;
+use serde_json::json;
+use sqlx::{
+    PgPool,
+    postgres::{PgConnectOptions, PgPoolOptions},
+};
+
+const AT_ONCE: usize = 8;
+const REQUESTS: usize = 4000;
+
+const SEED: &[&str] = &[
+    "insert into operators (id, name, description, namespace, chart_repository, chart_name, current_version,
+         latest_version, has_update, labels, default_values, created_at, updated_at, refresh_at)
+     select gen_random_uuid(), 'operator-' || lpad(n::text, 3, '0'), 'an operator', 'ns-' || n % 10,
+         'https://charts.example.com', 'chart', '1.0.0', '1.1.0', true, jsonb_build_object('team', 'team-' || n % 20),
+         '{}', now(), now(), now() + interval '1 day'
+     from generate_series(0, 499) n",
+    "insert into operator_versions (operator_id, version, position, location, discovery)
+     select id, '1.' || v || '.0', 9 - v, 'x', 'Discovered' from operators, generate_series(0, 9) v",
+    "insert into clusters (id, name, description, environment, api_server_url, kubeconfig, wrapped_key, key_id,
+         kubernetes_version, nodes_ready, nodes_not_ready, latency_ms, health, health_reason, health_message,
+         health_since, checked_at, labels, enabled, registered_at, updated_at, check_at)
+     select gen_random_uuid(), 'cluster-' || lpad(n::text, 3, '0'), 'a cluster',
+         (array['Development', 'Staging', 'Production'])[1 + n % 3], 'https://10.0.0.1:6443', '', '', 'bench', 'v1.33.1',
+         5, 0, 3, 'Healthy', 'NodesReady', '5 nodes are ready', now(), now(), '{\"region\": \"eu\"}', false, now(),
+         now(), now()
+     from generate_series(0, 99) n",
+    "insert into crds (id, name, operator_name, created_at, updated_at)
+     select gen_random_uuid(), 'kind' || k || '.' || o.name || '.example.com', o.name, now(), now()
+     from operators o, generate_series(0, 49) k",
+    "insert into crd_schemas (crd_id, operator_version, position, definition, api_group, kind, scope, api_versions,
+         digest, changes, approval, created_at)
+     select c.id, '1.' || v || '.0', v, jsonb_build_object('spec', repeat('x', 1000)), c.operator_name || '.example.com',
+         'Kind', 'Namespaced', array['v1'], md5(c.name || v), '[]', 'NotRequired', now()
+     from crds c, generate_series(0, 1) v",
+    "analyze",
+];
+
+const CASES: &[(&str, &str, &str)] = &[
+    (
+        "list 20 of 500 operators",
+        "/operators",
+        "select *, count(*) over () from operators order by name limit 20",
+    ),
+    (
+        "list 100 of 500 operators",
+        "/operators?limit=100",
+        "select *, count(*) over () from operators order by name limit 100",
+    ),
+    (
+        "list operators by label",
+        "/operators?label=team=team-7",
+        "select *, count(*) over () from operators where labels @> '{\"team\": \"team-7\"}' order by name limit 20",
+    ),
+    (
+        "get an operator",
+        "/operators/operator-250",
+        "select * from operators where name = 'operator-250'",
+    ),
+    (
+        "list 100 of 100 clusters",
+        "/clusters?limit=100",
+        "select *, count(*) over () from clusters order by name limit 100",
+    ),
+    (
+        "get a cluster",
+        "/clusters/cluster-050",
+        "select * from clusters where name = 'cluster-050'",
+    ),
+    (
+        "health of a cluster",
+        "/clusters/cluster-050/health",
+        "select * from clusters where name = 'cluster-050'",
+    ),
+    (
+        "list 20 of 25000 definitions",
+        "/crds",
+        "select *, (select count(*) from crds) from crds order by name limit 20",
+    ),
+    (
+        "get a definition with its history",
+        "/crds/kind7.operator-250.example.com",
+        "select * from crds c join crd_schemas s on s.crd_id = c.id where c.name = 'kind7.operator-250.example.com'",
+    ),
+];
+
+#[tokio::main]
+async fn main() -> anyhow::Result<()> {
+    let fleet = Fleet::start(&["--database-connections", "16", "--rate-read", "100000000"]).await?;
+    let empty = fleet.resident_mib()?;
+    let socket = fleet.folder.path().join("state/postgres/socket");
+    let options = PgConnectOptions::new_without_pgpass()
+        .socket(socket)
+        .username("gantry")
+        .database("gantry");
+    let pool = PgPoolOptions::new()
+        .max_connections(AT_ONCE as u32)
+        .connect_with(options)
+        .await?;
+    for sql in SEED {
+        sqlx::query(*sql)
+            .execute(&pool)
+            .await
+            .with_context(|| sql.chars().take(60).collect::<String>())?;
+    }
+    println!(
+        "500 operators, 100 clusters, 25000 definitions with 2 versions each; {REQUESTS} requests, {AT_ONCE} at once\n"
+    );
+    println!(
+        "{:36} {:>10} {:>9} {:>9}   {:>10} {:>9} {:>9}",
+        "", "requests/s", "p50 ms", "p99 ms", "bare SQL/s", "p50 ms", "p99 ms"
+    );
+    for &(name, path, sql) in CASES {
+        let served = measure(async || fleet.get(path).await.map(drop)).await?;
+        let bare = measure(async || bare(&pool, sql).await).await?;
+        println!("{name:36} {served}   {bare}");
+    }
+    println!("\n{:36} {empty:7.1} MiB", "resident, empty");
+    println!(
+        "{:36} {:7.1} MiB",
+        "resident, after all that",
+        fleet.resident_mib()?
+    );
+    println!("\nvalidation of a definition, by its size");
+    for fields in [10, 100, 1000, 5000] {
+        validation(&fleet, fields).await?;
+    }
+    fleet.stop().await
+}
+
+async fn bare(pool: &PgPool, sql: &'static str) -> anyhow::Result<()> {
+    sqlx::query(sql).fetch_all(pool).await?;
+    Ok(())
+}
+
+async fn measure(work: impl AsyncFn() -> anyhow::Result<()>) -> anyhow::Result<String> {
+    for _ in 0..50 {
+        work().await?;
+    }
+    let begin = Instant::now();
+    let times: Vec<anyhow::Result<Duration>> = stream::iter(0..REQUESTS)
+        .map(|_| async {
+            let begin = Instant::now();
+            work().await?;
+            Ok(begin.elapsed())
+        })
+        .buffer_unordered(AT_ONCE)
+        .collect()
+        .await;
+    let total = begin.elapsed();
+    let mut times = times.into_iter().collect::<anyhow::Result<Vec<_>>>()?;
+    times.sort_unstable();
+    let at = |part: f64| times[((times.len() - 1) as f64 * part) as usize].as_secs_f64() * 1000.0;
+    Ok(format!(
+        "{:10.0} {:9.2} {:9.2}",
+        REQUESTS as f64 / total.as_secs_f64(),
+        at(0.5),
+        at(0.99)
+    ))
+}
+
+async fn validation(fleet: &Fleet, fields: usize) -> anyhow::Result<()> {
+    let definition = |kind: &str| {
+        let properties: serde_json::Map<String, serde_json::Value> = (0..fields)
+            .map(|n| {
+                (
+                    format!("field{n}"),
+                    json!({"type": kind, "description": "A field with some words that say what it is."}),
+                )
+            })
+            .collect();
+        json!({
+            "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+            "metadata": {"name": format!("sized{fields}.bench.example.com")},
+            "spec": {"group": "bench.example.com", "scope": "Namespaced",
+                "names": {"plural": format!("sized{fields}"), "kind": "Sized"},
+                "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": {
+                    "type": "object", "properties": {"spec": {"type": "object", "properties": properties}}}}}]},
+        })
+    };
+    let size = definition("string").to_string().len() / 1024;
+    fleet
+        .post(
+            "/crds",
+            &json!({"operatorVersion": "1.0.0", "schemaDefinition": definition("string")}),
+        )
+        .await?;
+    let body = json!({"newSchemaDefinition": definition("integer"), "newOperatorVersion": "2.0.0"});
+    let path = format!("/crds/sized{fields}.bench.example.com/validate");
+    let mut times = Vec::new();
+    for _ in 0..20 {
+        let begin = Instant::now();
+        fleet.ask("POST", &path, Some(&body)).await?.expect(200)?;
+        times.push(begin.elapsed());
+    }
+    times.sort_unstable();
+    println!(
+        "{:36} p50 {:7.1} ms, worst {:7.1} ms",
+        format!("{fields} fields, {size} KiB"),
+        times[10].as_secs_f64() * 1000.0,
+        times[19].as_secs_f64() * 1000.0
+    );
+    Ok(())
+}
