@@ -148,4 +148,16 @@ pub mod reasons {
     pub const METRICS_READ: &str = "MetricsRead";
     pub const LEDGER_PINS_PODS: &str = "LedgerPinsPods";
     pub const SERVICE_MONITOR_MISSING: &str = "ServiceMonitorMissing";
+
+    // InfrastructureChange: the ends are called as the phase.
+    pub const KEPT: &str = "Kept";
+    pub const ROLLED_BACK: &str = "RolledBack";
+    pub const INCONCLUSIVE: &str = "Inconclusive";
+    pub const SUPERSEDED: &str = "Superseded";
+    pub const MEASURING: &str = "Measuring";
+    pub const AWAITING_APPROVAL: &str = "AwaitingApproval";
+    pub const WAITING_FOR_CLUSTER: &str = "WaitingForCluster";
+    pub const OBSERVING: &str = "Observing";
+    pub const LEDGER_BROKEN: &str = "LedgerBroken";
+    pub const SELF_APPROVAL: &str = "SelfApproval";
 }

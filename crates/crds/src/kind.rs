@@ -15,6 +15,7 @@ pub enum Kind {
     Model,
     ScalingPolicy,
     PeninOmegaCluster,
+    InfrastructureChange,
 }
 
 /// What is fixed about a kind.
@@ -79,6 +80,14 @@ pub const KINDS: &[KindInfo] = &[
         group: penin::GROUP,
         version: penin::VERSION,
     },
+    KindInfo {
+        id: Kind::InfrastructureChange,
+        kind: "InfrastructureChange",
+        plural: "infrastructurechanges",
+        singular: "infrastructurechange",
+        group: penin::GROUP,
+        version: penin::VERSION,
+    },
 ];
 
 impl KindInfo {
@@ -106,6 +115,7 @@ fn build(kind: Kind) -> CustomResourceDefinition {
         Kind::Model => ollama::Model::crd(),
         Kind::ScalingPolicy => nimbusguard::ScalingPolicy::crd(),
         Kind::PeninOmegaCluster => penin::PeninOmegaCluster::crd(),
+        Kind::InfrastructureChange => penin::InfrastructureChange::crd(),
     })
 }
 

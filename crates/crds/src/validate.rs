@@ -41,6 +41,9 @@ pub fn document_problems(document: &Value) -> Option<Vec<Problem>> {
         Kind::PeninOmegaCluster => {
             typed::<penin::PeninOmegaClusterSpec>(spec, penin::PeninOmegaClusterSpec::problems)
         }
+        Kind::InfrastructureChange => {
+            typed::<penin::InfrastructureChangeSpec>(spec, penin::InfrastructureChangeSpec::problems)
+        }
     };
     let new: Vec<Problem> = typed
         .into_iter()

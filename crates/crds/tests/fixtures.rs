@@ -28,6 +28,7 @@ fn round_trip(kind: Kind, document: &Value) -> Value {
         Kind::Model => through::<ollama::Model>(document),
         Kind::ScalingPolicy => through::<nimbusguard::ScalingPolicy>(document),
         Kind::PeninOmegaCluster => through::<penin::PeninOmegaCluster>(document),
+        Kind::InfrastructureChange => through::<penin::InfrastructureChange>(document),
     }
 }
 
@@ -130,6 +131,10 @@ fn every_rule_has_a_bad_fixture() {
                 .flatten()
             {
                 all += 1;
+                // A rule about edits: no single document can break it.
+                if rule["rule"].as_str().unwrap().contains("oldSelf") {
+                    continue;
+                }
                 let message = rule["message"].as_str().unwrap();
                 if !expected.iter().any(|(_, e)| message.contains(e.as_str())) {
                     uncovered.insert(message.to_owned());
@@ -181,6 +186,8 @@ fn shared(path: &str) -> bool {
         || proven(".serverConfig.")
         || proven(".cache.storage.")
         || proven(".autoScaling.services.")
+        // Blocks of a PeninOmegaCluster.
+        || proven(".spec.patch.")
 }
 
 fn paths(path: &str, value: &Value, out: &mut BTreeSet<String>) {

@@ -159,6 +159,7 @@ fn what_runs_in_one_deployment_can_be_scaled() {
         ("Model", true),
         ("ScalingPolicy", false),
         ("PeninOmegaCluster", false),
+        ("InfrastructureChange", false),
     ] {
         let crd = crd(name).unwrap();
         let scale = crd.spec.versions[0].subresources.as_ref().unwrap().scale.clone();

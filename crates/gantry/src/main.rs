@@ -6,6 +6,7 @@ mod fleet;
 mod model;
 mod model_proxy;
 mod operator;
+mod penin;
 mod process;
 
 use std::process::ExitCode;
@@ -33,6 +34,8 @@ enum Command {
     Fleet(fleet::Arguments),
     /// Check the fleet's audit log.
     Audit(audit::Arguments),
+    /// Changes of PENIN-Ω clusters: their ledger, and approval.
+    Penin(penin::Arguments),
     /// Deploy, expose and undeploy Models.
     Model(model::Arguments),
     /// Count the requests that go to an Ollama server.
@@ -55,6 +58,7 @@ fn main() -> anyhow::Result<ExitCode> {
             Command::Crds(arguments) => crds::run(arguments).await,
             Command::Fleet(arguments) => fleet::run(arguments).await.map(|()| ExitCode::SUCCESS),
             Command::Audit(arguments) => audit::run(arguments).await,
+            Command::Penin(arguments) => penin::run(arguments).await,
             Command::Model(arguments) => model::run(arguments).await.map(|()| ExitCode::SUCCESS),
             Command::ModelProxy(arguments) => model_proxy::run(arguments).await.map(|()| ExitCode::SUCCESS),
         }

@@ -46,6 +46,10 @@ pub trait Controller: Send + Sync + 'static {
     /// is merely not listed yet does not look lost.
     const LOOKS_AT: &'static [&'static str] = &[];
 
+    /// Fields of the status that others write (approvals, say). They are read like the rest, but never written or
+    /// cleared.
+    const OTHERS_WRITE: &'static [&'static str] = &[];
+
     fn status(object: &Self::Kind) -> Option<&Self::Status>;
 
     /// The parts of a status that the driver keeps.

@@ -153,18 +153,20 @@ impl<C: Controller> Driver<C> {
             self.context.caller.client(),
             &object.namespace().unwrap_or_default(),
         );
-        let wanted = json!(status);
+        let ours = without(json!(status), C::OTHERS_WRITE);
         // Servers before 1.21 make a whole block that an apply drops null, and then refuse that null.
-        if let Some(blocks) = surplus(&json!(C::status(object)), &wanted, Value::is_object) {
+        let found = without(json!(C::status(object)), C::OTHERS_WRITE);
+        if let Some(blocks) = surplus(&found, &ours, Value::is_object) {
             self.clear_status(&api, object, blocks).await?;
         }
-        let patch = Patch::Apply(status_patch::<C::Kind>(object.meta(), wanted.clone()));
+        let patch = Patch::Apply(status_patch::<C::Kind>(object.meta(), ours.clone()));
         let params = PatchParams::apply(&format!("{}-status", self.context.field_manager)).force();
         let action = format!("write the status of {} {name}", C::Kind::kind(&()));
         let call = api.patch_status(&name, &params, &patch);
         let mut written = self.context.caller.write(action, call).await?;
         // What an original operator wrote, and on old servers what `kubectl replace` made nobody's.
-        if let Some(rest) = surplus(&json!(C::status(&written)), &wanted, |_| true) {
+        let found = without(json!(C::status(&written)), C::OTHERS_WRITE);
+        if let Some(rest) = surplus(&found, &ours, |_| true) {
             written = self.clear_status(&api, &written, rest).await?;
         }
         written.meta_mut().managed_fields = None;
@@ -442,6 +444,14 @@ fn as_verdict(condition: &Condition) -> Verdict {
         _ => conditions::Truth::Unknown,
     };
     Verdict::new(truth, condition.reason.clone(), condition.message.clone())
+}
+
+/// A status without the fields that others write.
+fn without(mut status: Value, fields: &[&str]) -> Value {
+    if let Some(status) = status.as_object_mut() {
+        status.retain(|name, _| !fields.contains(&name.as_str()));
+    }
+    status
 }
 
 /// A merge patch that removes what a status still has and should not, where `which` holds for it. Lists are left alone.

@@ -155,6 +155,7 @@ pub struct Manager {
     apis: Arc<Apis>,
     wakers: Arc<Wakers>,
     caller: Caller,
+    /// Watches, and whatever else runs from start to end.
     watches: Vec<BoxFuture<'static, ()>>,
     /// Starts the workers of one controller; called each time the lease is gained.
     workers: Vec<StartWorkers>,
@@ -209,6 +210,11 @@ impl Manager {
         self.metrics.clone()
     }
 
+    /// For what runs beside the controllers: the same client, and the same fence on writes.
+    pub fn caller(&self) -> Caller {
+        self.caller.clone()
+    }
+
     /// The cache of a kind of root, for controllers that look at other roots than their own.
     pub fn roots<K: Resource + Send + Sync + 'static>(&mut self) -> Arc<Roots<K>> {
         let store = self
@@ -216,6 +222,11 @@ impl Manager {
             .entry(TypeId::of::<K>())
             .or_insert_with(|| Box::new(Arc::<Roots<K>>::default()));
         store.downcast_ref::<Arc<Roots<K>>>().cloned().unwrap_or_default()
+    }
+
+    /// Something that runs beside the controllers from start to end, whoever holds the lease.
+    pub fn beside(&mut self, task: impl Future<Output = ()> + Send + 'static) {
+        self.watches.push(Box::pin(task));
     }
 
     /// Adds a kind.

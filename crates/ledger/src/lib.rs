@@ -17,6 +17,7 @@ mod hash;
 mod sign;
 mod verify;
 
+pub use canonical::settle;
 pub use entry::{Entry, Head, HeadFormat, LineFault};
 pub use hash::{Hash, HashFormat};
 pub use sign::{BadKey, BadSignature, PublicKey, SignedHead, Signer};

@@ -8,6 +8,8 @@ pub mod rbac;
 pub mod settings;
 pub mod workload;
 
+use std::sync::Arc;
+
 use gantry_kit::{Manager, Options, manager::ChildResource, metrics::Metrics};
 use k8s_openapi::api::{
     apps::v1::{Deployment, StatefulSet},
@@ -77,6 +79,19 @@ pub async fn manager(client: Client, options: Options, metrics: Metrics, setting
         autoscaler.clone(),
     ));
     let kinds = penin::cluster::Kinds { autoscaler, budget };
+    let books = Arc::new(penin::change::Books::new(settings.namespace.clone()));
+    let clusters = manager.roots();
+    manager.add(penin::change::Changes::new(
+        client.clone(),
+        &settings,
+        clusters,
+        books.clone(),
+    ));
+    if let Some(address) = settings.changes_address {
+        let endpoint =
+            penin::change::Endpoint::new(manager.caller(), books, settings.changes_audience.clone());
+        manager.beside(endpoint.serve(address));
+    }
     let clusters = penin::cluster::Clusters::new(client, settings, kinds, &manager.metrics());
     manager.add(clusters);
     manager

@@ -77,11 +77,12 @@ pub fn namespaced() -> Vec<PolicyRule> {
         crate::kaos::modelapi::RBAC,
         crate::ollama::model::RBAC,
         crate::penin::cluster::RBAC,
+        crate::penin::change::RBAC,
     ])
 }
 
 pub fn cluster() -> Vec<PolicyRule> {
-    merge([CLUSTER])
+    merge([CLUSTER, crate::penin::change::CLUSTER_RBAC])
 }
 
 /// On top of the others when all namespaces are looked after.
@@ -90,7 +91,7 @@ pub fn whole_cluster() -> Vec<PolicyRule> {
 }
 
 pub fn own_namespace() -> Vec<PolicyRule> {
-    merge([HOME])
+    merge([HOME, crate::penin::change::HOME_RBAC])
 }
 
 /// One rule for each group and verb set, sorted, so that the generated file changes only when a declaration does.

@@ -1,6 +1,6 @@
 //! How the operator is configured: defaults for all objects. The names of the original operator's environment are kept.
 
-use std::str::FromStr;
+use std::{net::SocketAddr, str::FromStr};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
@@ -33,6 +33,12 @@ pub struct Settings {
     pub telemetry_endpoint: String,
     pub gateway: Option<Gateway>,
     pub reach: Reach,
+    /// Asked by policies of clusters that name no Prometheus.
+    pub prometheus_url: String,
+    /// Where requests for changes are taken; nowhere when absent.
+    pub changes_address: Option<SocketAddr>,
+    /// The audience that tokens of requests must be made for.
+    pub changes_audience: String,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -74,6 +80,9 @@ impl Default for Settings {
             telemetry_endpoint: String::new(),
             gateway: None,
             reach: Reach::Proxy,
+            prometheus_url: String::new(),
+            changes_address: None,
+            changes_audience: "gantry-changes".to_owned(),
         }
     }
 }
@@ -114,6 +123,15 @@ impl Settings {
             log_level: or("DEFAULT_LOG_LEVEL", defaults.log_level),
             telemetry_enabled: flag("DEFAULT_TELEMETRY_ENABLED", text("DEFAULT_TELEMETRY_ENABLED"))?,
             telemetry_endpoint: or("DEFAULT_TELEMETRY_ENDPOINT", String::new()),
+            prometheus_url: or("GANTRY_PROMETHEUS_URL", String::new()),
+            changes_address: text("GANTRY_CHANGES_ADDRESS")
+                .map(|address| {
+                    address.parse().map_err(|_| {
+                        format!("GANTRY_CHANGES_ADDRESS must be an address and a port, not {address:?}")
+                    })
+                })
+                .transpose()?,
+            changes_audience: or("GANTRY_CHANGES_AUDIENCE", defaults.changes_audience),
             gateway,
             namespace,
             reach,

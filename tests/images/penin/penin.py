@@ -5,6 +5,8 @@
   GET  /sr/score               of sr: the last score and its four axes, or an error before there is one
   POST /stub/score             of sr: {"sr_score": 0.9}: sets it
   POST /stub/metrics           {"penin_alpha": 0.5}: sets what /metrics tells
+  POST /stub/effect            of sr: {"each": 0.1}: from now on the score follows the number of gates, by so much for each
+  POST /stub/ask               of sr: sends its body to $GANTRY_CHANGES_URL with the token of its own pod
   GET  /prove                  tries what it was given: the other services, Redis with its password, the ledger
   GET  /env                    every variable
 
@@ -22,6 +24,7 @@ import os
 import socket
 import sys
 import time
+import urllib.error
 import urllib.request
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -37,6 +40,8 @@ NAMES = {
 }
 METRICS: dict[str, float] = dict(NAMES.get(os.environ.get("STUB_METRICS", ""), {}))
 SCORE: dict[str, float] = {}
+EFFECT: dict[str, float] = {}
+TOKEN = Path("/var/run/secrets/gantry/token")
 STARTED = time.time()
 
 
@@ -78,11 +83,29 @@ def get(url: str) -> str:
         return answer.read().decode()
 
 
+def gates() -> int:
+    """How many pods answer behind the gate's Service: each tells its name."""
+    url = os.environ["PENIN_GUARD_URL"] + "/health"
+    return len({json.loads(get(url))["pod"] for _ in range(30)})
+
+
+def ask(body: dict) -> dict:
+    """As a service without a Kubernetes client does."""
+    request = urllib.request.Request(os.environ["GANTRY_CHANGES_URL"], json.dumps(body).encode(), {
+        "Content-Type": "application/json", "Authorization": f"Bearer {TOKEN.read_text().strip()}"})
+    try:
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            return {"status": answer.status, "answer": json.load(answer)}
+    except urllib.error.HTTPError as error:
+        return {"status": error.code, "answer": error.read().decode()}
+
+
 class Penin(webapi.Handler):
     service = ""
     routes = {("GET", "/health"): "health", ("GET", "/league/canary/ping"): "ping", ("GET", "/metrics"): "metrics",
               ("GET", "/sr/score"): "score", ("GET", "/prove"): "prove", ("GET", "/env"): "env",
-              ("POST", "/stub/score"): "set_score", ("POST", "/stub/metrics"): "set_metrics"}
+              ("POST", "/stub/score"): "set_score", ("POST", "/stub/metrics"): "set_metrics",
+              ("POST", "/stub/effect"): "set_effect", ("POST", "/stub/ask"): "ask"}
     quiet = ("/health", "/league/canary/ping", "/metrics")
 
     def only(self, *services: str) -> None:
@@ -112,7 +135,18 @@ class Penin(webapi.Handler):
 
     def score(self) -> None:
         self.only("sr")
+        if EFFECT:
+            SCORE["sr_score"] = 0.5 + EFFECT["each"] * gates()
         self.send_json(SCORE or {"error": "No scores available", "sr_score": 0.0})
+
+    def set_effect(self) -> None:
+        self.only("sr")
+        EFFECT.update(self.body())
+        self.send_json(EFFECT)
+
+    def ask(self) -> None:
+        self.only("sr")
+        self.send_json(ask(self.body()))
 
     def set_score(self) -> None:
         self.only("sr")

@@ -43,6 +43,11 @@ pub struct SelfArchitecting {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub require_approval: Option<bool>,
 
+    /// Whether only requests count whose requester the operator has proof of, which are those that came over its HTTP
+    /// endpoint. False when absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub require_proven_requester: Option<bool>,
+
     /// Whether a change may take a field that another manager (GitOps, a person) owns. False when absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub take_ownership: Option<bool>,
@@ -221,6 +226,11 @@ impl SelfArchitecting {
     /// Whether a person must approve, true when absent.
     pub fn require_approval(&self) -> bool {
         self.require_approval.unwrap_or(true)
+    }
+
+    /// Whether the requester must be proven, false when absent.
+    pub fn require_proven_requester(&self) -> bool {
+        self.require_proven_requester.unwrap_or(false)
     }
 
     /// Whether a field of another manager may be taken, false when absent.

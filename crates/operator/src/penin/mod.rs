@@ -1,3 +1,4 @@
 //! Controllers of `penin.ai/v1alpha1`.
 
+pub mod change;
 pub mod cluster;

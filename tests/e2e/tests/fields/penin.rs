@@ -25,7 +25,7 @@ pub fn table() -> Table {
             "services.srOmegaInfinity.container.resources.claims",
             "services.acfaLeague.container.resources.claims",
         ],
-        // Comes with the self-architecting loop.
+        // Reaches no child: it decides about InfrastructureChanges (`tests/changes`, and a table beside the policy).
         exempt_below: &["selfArchitecting."],
         // No volume shrinks.
         stays: &["storage.wormLedger.size", "storage.cache.storage.size"],

@@ -1,6 +1,7 @@
 //! Real pods on a real node.
 
 mod agents;
+mod changes;
 mod mcpservers;
 mod models;
 mod models_counted;

@@ -82,25 +82,7 @@ impl Asker {
     ) -> impl Future<Output = Answer<Reading>> + Send + 'static {
         let (asker, namespace) = (self.clone(), namespace.to_owned());
         async move {
-            let token = match token {
-                Some((name, key)) => Some(asker.token(&namespace, &name, &key).await?),
-                None => None,
-            };
-            let pages = subjects.iter().map(|subject| {
-                let base = reach::base(
-                    asker.reach,
-                    &namespace,
-                    &subject.child,
-                    &subject.address,
-                    subject.port,
-                );
-                let (asker, token) = (&asker, token.as_deref());
-                async move {
-                    let page = asker.get(&format!("{base}{}", subject.path), token).await;
-                    (subject.service, base, page)
-                }
-            });
-            let answers = join_all(pages).await;
+            let answers = asker.fetch(&namespace, &subjects, token).await?;
             let mut reading = Reading::default();
             let mut pages = Vec::new();
             let mut sr = None;
@@ -122,6 +104,73 @@ impl Asker {
             }
             Ok(reading)
         }
+    }
+
+    /// One metric: one of the status by its name there, or any by its name on the pages.
+    pub async fn metric(
+        &self,
+        namespace: &str,
+        subjects: Vec<Subject>,
+        token: Option<(String, String)>,
+        name: &str,
+    ) -> Answer<f64> {
+        if subjects.is_empty() {
+            return Err("no service is there to be asked".to_owned());
+        }
+        let of_status: Option<fn(&ClusterMetrics) -> Option<f64>> = match name {
+            "alpha" => Some(|metrics| metrics.alpha),
+            "deltaLinf" => Some(|metrics| metrics.delta_linf),
+            "caosPlus" => Some(|metrics| metrics.caos_plus),
+            "srScore" => Some(|metrics| metrics.sr_score),
+            _ => None,
+        };
+        if let Some(pick) = of_status {
+            let reading = self.read(namespace, subjects, token).await?;
+            return pick(&reading.metrics).ok_or_else(|| silence(&reading));
+        }
+        let mut why = format!("no service serves {name}");
+        for (service, _, page) in self.fetch(namespace, &subjects, token).await? {
+            match page {
+                Ok(page) => {
+                    if let Some(value) = mean(&page, name) {
+                        return Ok(value);
+                    }
+                }
+                Err(error) => {
+                    let _ = write!(why, "; {}: {error}", service.name());
+                }
+            }
+        }
+        Err(why)
+    }
+
+    /// The page of each service, and what its paths begin with.
+    async fn fetch(
+        &self,
+        namespace: &str,
+        subjects: &[Subject],
+        token: Option<(String, String)>,
+    ) -> Answer<Vec<(Service, String, Answer<String>)>> {
+        let token = match token {
+            Some((name, key)) => Some(self.token(namespace, &name, &key).await?),
+            None => None,
+        };
+        let token = token.as_deref();
+        let pages = subjects.iter().map(|subject| {
+            let Subject {
+                service,
+                child,
+                address,
+                port,
+                path,
+            } = subject;
+            let base = reach::base(self.reach, namespace, child, address, *port);
+            async move {
+                let page = self.get(&format!("{base}{path}"), token).await;
+                (*service, base, page)
+            }
+        });
+        Ok(join_all(pages).await)
     }
 
     /// What SR-Ω∞ says of itself over REST.

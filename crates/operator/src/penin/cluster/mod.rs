@@ -4,6 +4,7 @@ mod build;
 mod dashboards;
 mod env;
 mod ledger;
+mod measure;
 mod metrics;
 mod network;
 mod observe;
@@ -15,6 +16,8 @@ mod status;
 #[cfg(test)]
 mod tests;
 mod validate;
+
+pub use measure::Measure;
 
 use std::time::Duration;
 

@@ -1,0 +1,298 @@
+//! `gantry penin ledger`: prints the record of a cluster's changes, and proves that nobody altered it.
+
+use std::{fs, path::PathBuf, process::ExitCode};
+
+use anyhow::{Context as _, bail};
+use clap::{Args, Subcommand};
+use gantry_kit::ObjectKey;
+use gantry_ledger::{Entry, Fault, Head, PublicKey, SignedHead, verify_lines};
+use gantry_operator::penin::change::{LEDGER_LABEL, Segment, ledger_label, ledger_name};
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::{Api, api::ListParams};
+
+use super::connect;
+
+#[derive(Args)]
+pub struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Print the entries, one on each line. Keep the output: `verify --file` reads it.
+    Show(Which),
+    /// Prove that no entry was altered, removed, added or moved, and that every head was signed.
+    Verify {
+        #[command(flatten)]
+        which: Which,
+        /// A head that you kept (NUMBER:HASH, as in a change's status.ledgerHead): also proves that nothing up to it was
+        /// rewritten, and that nothing was cut off. Repeat for more.
+        #[arg(long, value_name = "HEAD")]
+        since: Vec<Head>,
+        /// The key that must have signed the heads, as PEM. Without it, that of the record itself: enough against
+        /// mistakes, not against a forger.
+        #[arg(long, value_name = "FILE")]
+        public_key: Option<PathBuf>,
+        /// Entries from a file, as `show` printed them, instead of the cluster's. Files have no signed heads.
+        #[arg(long, value_name = "FILE")]
+        file: Option<PathBuf>,
+    },
+}
+
+#[derive(Args)]
+struct Which {
+    /// Name of the PeninOmegaCluster; it need not exist any more.
+    cluster: String,
+    /// Its namespace [default: that of the kubeconfig or pod].
+    #[arg(long, short)]
+    namespace: Option<String>,
+}
+
+/// A record as it was read.
+#[derive(Default)]
+struct Record {
+    lines: Vec<String>,
+    heads: Vec<SignedHead>,
+    /// Parts without a readable head.
+    headless: Vec<String>,
+    key: Option<String>,
+}
+
+pub async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
+    match arguments.command {
+        Command::Show(which) => {
+            let (record, _) = read(which).await?;
+            record.lines.iter().for_each(|line| println!("{line}"));
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Verify {
+            which,
+            since,
+            public_key,
+            file,
+        } => {
+            let (mut record, name) = match file {
+                Some(file) => {
+                    let text = fs::read_to_string(&file)
+                        .with_context(|| format!("failed to read {}", file.display()))?;
+                    let Some(namespace) = which.namespace else {
+                        bail!("say which namespace the cluster is in: a file does not tell");
+                    };
+                    let lines = text.lines().map(ToOwned::to_owned).collect();
+                    let name = ledger_name(&ObjectKey::new(namespace, which.cluster));
+                    (
+                        Record {
+                            lines,
+                            ..Record::default()
+                        },
+                        name,
+                    )
+                }
+                None => read(which).await?,
+            };
+            let trusted = public_key.is_some();
+            if let Some(file) = public_key {
+                let text = fs::read_to_string(&file)
+                    .with_context(|| format!("failed to read {}", file.display()))?;
+                record.key = Some(text);
+            }
+            Ok(report(&name, &record, &since, trusted))
+        }
+    }
+}
+
+async fn read(which: Which) -> anyhow::Result<(Record, String)> {
+    let (client, namespace) = connect(which.namespace).await?;
+    let api = Api::<ConfigMap>::namespaced(client, &namespace);
+    let selector = format!("{LEDGER_LABEL}={}", ledger_label(&which.cluster));
+    let found = api
+        .list(&ListParams::default().labels(&selector))
+        .await
+        .context("failed to list the ConfigMaps of the ledger")?;
+    let mut segments: Vec<(Segment, Option<String>)> = found
+        .items
+        .iter()
+        .map(|map| {
+            let key = map.data.as_ref().and_then(|data| data.get("public-key.pem"));
+            (Segment::new(map), key.cloned())
+        })
+        .collect();
+    segments.sort_by_key(|(segment, _)| segment.number);
+    if segments.is_empty() {
+        bail!(
+            "there is no ledger of PeninOmegaCluster {} in namespace {namespace}",
+            which.cluster
+        );
+    }
+    let mut record = Record::default();
+    for (segment, key) in segments {
+        record.lines.extend(segment.lines);
+        match segment.head {
+            Some(head) => record.heads.push(head),
+            None => record.headless.push(segment.name),
+        }
+        record.key = key.or(record.key);
+    }
+    Ok((record, ledger_name(&ObjectKey::new(namespace, which.cluster))))
+}
+
+fn report(name: &str, record: &Record, since: &[Head], trusted: bool) -> ExitCode {
+    match check(name, record, since) {
+        Ok((head, key)) => {
+            println!("ledger {name}: {} entries, head {head}", record.lines.len());
+            match key {
+                Some(key) if trusted => println!("every head was signed by key {key}, which you trust"),
+                Some(key) => println!(
+                    "every head was signed by key {key}, which the record itself names: compare it with the one you know"
+                ),
+                None => println!("no heads to check: entries prove each other only"),
+            }
+            ExitCode::SUCCESS
+        }
+        Err(fault) => {
+            eprintln!("ledger {name} is not what it was: {fault}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The newest head, and the name of the key that signed; or what is wrong.
+fn check(name: &str, record: &Record, since: &[Head]) -> Result<(Head, Option<String>), String> {
+    if let Some(part) = record.headless.first() {
+        return Err(format!("{part} has no signed head"));
+    }
+    let key = match &record.key {
+        Some(text) if !record.heads.is_empty() => Some(
+            PublicKey::from_pem(text).map_err(|error| format!("its public key cannot be read: {error}"))?,
+        ),
+        None if !record.heads.is_empty() => return Err("it names no public key".to_owned()),
+        _ => None,
+    };
+    let mut known = since.to_vec();
+    for head in &record.heads {
+        if let Some(key) = &key {
+            let checked = key
+                .check(name, head)
+                .map_err(|bad| format!("the head at entry {} proves nothing: {bad}", head.seq))?;
+            known.push(checked);
+        }
+    }
+    let lines = record.lines.iter().map(String::as_str);
+    let (start, skipped) = start(name, record, since);
+    // What was archived cannot be looked at; a head that was kept stands for it.
+    known.retain(|head| head.seq >= start.seq);
+    let head = verify_lines(&start, lines.skip(skipped), &known).map_err(|fault: Fault| fault.to_string())?;
+    Ok((head, key.map(|key| key.id())))
+}
+
+/// From the beginning, or from a kept head when what was before is no longer there.
+fn start(name: &str, record: &Record, since: &[Head]) -> (Head, usize) {
+    let genesis = Head::genesis(name);
+    let first = record
+        .lines
+        .first()
+        .and_then(|line| Entry::from_line(line).ok())
+        .map_or(1, |entry| entry.seq);
+    let kept = since
+        .iter()
+        .filter(|head| head.seq + 1 >= first)
+        .min_by_key(|head| head.seq);
+    match kept {
+        Some(head) if first > 1 => {
+            let skipped = usize::try_from(head.seq + 1 - first).unwrap_or(usize::MAX);
+            (*head, skipped.min(record.lines.len()))
+        }
+        _ => (genesis, 0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gantry_ledger::Signer;
+    use rstest::rstest;
+
+    const NAME: &str = "penin/ns/demo";
+
+    fn record(count: usize, signer: &Signer) -> (Record, Vec<Head>) {
+        let mut head = Head::genesis(NAME);
+        let (mut lines, mut heads) = (Vec::new(), Vec::new());
+        for step in 0..count {
+            let entry = Entry::next(&head, "now", serde_json::json!({"step": step}));
+            head = entry.head();
+            heads.push(head);
+            lines.push(entry.to_line());
+        }
+        let record = Record {
+            lines,
+            heads: vec![signer.sign(NAME, &head)],
+            headless: Vec::new(),
+            key: Some(signer.public_key().to_pem()),
+        };
+        (record, heads)
+    }
+
+    #[test]
+    fn a_whole_record_is_proven_from_any_head() {
+        let signer = Signer::generate().unwrap();
+        let (record, heads) = record(4, &signer);
+        for head in &heads {
+            let (found, key) = check(NAME, &record, &[*head]).unwrap();
+            assert_eq!((found, key), (heads[3], Some(signer.public_key().id())));
+        }
+    }
+
+    #[rstest]
+    #[case::altered(|r: &mut Record| r.lines[1] = r.lines[1].replace("now", "then"), "entry 2 was altered")]
+    #[case::removed(|r: &mut Record| { r.lines.remove(1); }, "entries 2 to 2 are missing")]
+    #[case::cut_without_its_head(|r: &mut Record| { r.lines.truncate(3); }, "the record was cut")]
+    #[case::no_head(|r: &mut Record| r.headless.push("demo-changes-000001".into()), "no signed head")]
+    #[case::no_key(|r: &mut Record| r.key = None, "no public key")]
+    fn what_was_done_is_told(#[case] edit: fn(&mut Record), #[case] expected: &str) {
+        let signer = Signer::generate().unwrap();
+        let (mut record, _) = record(4, &signer);
+        edit(&mut record);
+        let fault = check(NAME, &record, &[]).unwrap_err();
+        assert!(fault.contains(expected), "{fault}");
+    }
+
+    /// Whoever holds the key can sign a shorter or another record; only a kept head tells.
+    #[test]
+    fn a_kept_head_finds_what_the_holder_of_the_key_did() {
+        let signer = Signer::generate().unwrap();
+        let (_, kept) = record(4, &signer);
+        let (shorter, _) = record(3, &signer);
+        assert!(check(NAME, &shorter, &[]).is_ok(), "by itself it looks whole");
+        let fault = check(NAME, &shorter, &[kept[3]]).unwrap_err();
+        assert!(fault.contains("the record was cut"), "{fault}");
+        let mut other = Head::genesis(NAME);
+        let lines: Vec<String> = (0..4)
+            .map(|step| {
+                let entry = Entry::next(&other, "now", serde_json::json!({"forged": step}));
+                other = entry.head();
+                entry.to_line()
+            })
+            .collect();
+        let forged = Record {
+            lines,
+            heads: vec![signer.sign(NAME, &other)],
+            key: Some(signer.public_key().to_pem()),
+            ..Record::default()
+        };
+        assert!(check(NAME, &forged, &[]).is_ok());
+        let fault = check(NAME, &forged, &[kept[1]]).unwrap_err();
+        assert!(fault.contains("rewritten"), "{fault}");
+    }
+
+    #[test]
+    fn an_archived_beginning_is_bridged_by_a_kept_head_and_by_nothing_else() {
+        let signer = Signer::generate().unwrap();
+        let (mut record, heads) = record(5, &signer);
+        record.lines.drain(..2);
+        assert_eq!(check(NAME, &record, &[heads[1]]).unwrap().0, heads[4]);
+        assert_eq!(check(NAME, &record, &[heads[2]]).unwrap().0, heads[4]);
+        let fault = check(NAME, &record, &[]).unwrap_err();
+        assert!(fault.contains("entries 1 to 2 are missing"), "{fault}");
+    }
+}

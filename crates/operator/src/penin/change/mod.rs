@@ -1,0 +1,205 @@
+//! InfrastructureChange: a change of a PeninOmegaCluster that the cluster itself (or anybody else) asks for. It is checked
+//! against the cluster's policy, applied, watched, and kept or rolled back; every step is recorded in the cluster's ledger
+//! before it is made.
+//!
+//! What makes it one apply and at most one roll back, whatever crashes when: the plan stands in the status and the
+//! intent in the ledger before the cluster is written, the write carries a mark that says afterwards whether it was
+//! made, and a decision stands in the ledger before it is carried out. Each visit looks at these and goes on from there.
+
+mod book;
+mod build;
+mod decide;
+mod endpoint;
+mod fields;
+mod identity;
+mod limits;
+mod measure;
+mod observe;
+mod owners;
+mod policy;
+mod record;
+mod status;
+mod steps;
+mod validate;
+mod verdict;
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use gantry_crds::{
+    conditions::reasons,
+    penin::{ChangePhase, InfrastructureChange, InfrastructureChangeStatus, PeninOmegaCluster, Readings},
+};
+use gantry_kit::{Common, Context, Controller, ObjectKey, Outcome, Result, manager::Roots};
+use kube::Client;
+
+pub use book::{
+    Books, KEY_SECRET, LABEL as LEDGER_LABEL, Segment, audit, label as ledger_label, ledger_name,
+};
+pub use endpoint::Endpoint;
+use steps::Visit;
+
+use crate::{Settings, rbac::Rule};
+
+/// What this controller does in the cluster, beside what the kit does for all.
+pub const RBAC: &[Rule] = &[
+    Rule {
+        group: "penin.ai",
+        resources: &["infrastructurechanges"],
+        verbs: &["get", "list", "watch", "create", "patch"],
+    },
+    Rule {
+        group: "penin.ai",
+        resources: &["infrastructurechanges/status"],
+        verbs: &["patch"],
+    },
+    Rule {
+        group: "penin.ai",
+        resources: &["peninaomegaclusters"],
+        verbs: &["get", "list", "watch", "patch"],
+    },
+    // The ledger.
+    Rule {
+        group: "",
+        resources: &["configmaps"],
+        verbs: &["get", "list", "create", "patch"],
+    },
+];
+
+/// Cluster-wide: who somebody is, and what they may do.
+pub const CLUSTER_RBAC: &[Rule] = &[
+    Rule {
+        group: "authentication.k8s.io",
+        resources: &["tokenreviews"],
+        verbs: &["create"],
+    },
+    Rule {
+        group: "authorization.k8s.io",
+        resources: &["subjectaccessreviews"],
+        verbs: &["create"],
+    },
+];
+
+/// In the operator's own namespace: the key of the ledgers, made once.
+pub const HOME_RBAC: &[Rule] = &[Rule {
+    group: "",
+    resources: &["secrets"],
+    verbs: &["get", "create"],
+}];
+
+pub struct Changes {
+    clusters: Arc<Roots<PeninOmegaCluster>>,
+    books: Arc<Books>,
+    sources: measure::Sources,
+    sampler: measure::Sampler,
+    /// What this process measured before changes that are about to be made, by their uid.
+    baselines: Mutex<HashMap<String, Readings>>,
+}
+
+impl Changes {
+    pub fn new(
+        client: Client,
+        settings: &Settings,
+        clusters: Arc<Roots<PeninOmegaCluster>>,
+        books: Arc<Books>,
+    ) -> Self {
+        Self {
+            clusters,
+            books,
+            sources: measure::Sources::new(client, settings),
+            sampler: measure::Sampler::default(),
+            baselines: Mutex::default(),
+        }
+    }
+
+    fn baseline(&self, uid: &str) -> Option<Readings> {
+        let baselines = self.baselines.lock().unwrap_or_else(PoisonError::into_inner);
+        baselines.get(uid).cloned()
+    }
+
+    fn keep_baseline(&self, uid: &str, readings: Option<Readings>) {
+        let mut baselines = self.baselines.lock().unwrap_or_else(PoisonError::into_inner);
+        match readings {
+            Some(readings) => baselines.insert(uid.to_owned(), readings),
+            None => baselines.remove(uid),
+        };
+    }
+}
+
+impl Controller for Changes {
+    type Kind = InfrastructureChange;
+    type Status = InfrastructureChangeStatus;
+
+    const NAME: &'static str = "infrastructurechange";
+    const LOOKS_AT: &'static [&'static str] = &["peninomegacluster"];
+    const OTHERS_WRITE: &'static [&'static str] = &["approval"];
+
+    fn status(object: &InfrastructureChange) -> Option<&InfrastructureChangeStatus> {
+        object.status.as_ref()
+    }
+
+    fn common(status: &mut InfrastructureChangeStatus) -> Common<'_> {
+        Common {
+            conditions: status.conditions.get_or_insert_default(),
+            observed_generation: &mut status.observed_generation,
+        }
+    }
+
+    fn summarize(status: &mut InfrastructureChangeStatus) {
+        status::summarize(status);
+    }
+
+    async fn reconcile(
+        &self,
+        change: &InfrastructureChange,
+        context: &Context,
+    ) -> Result<Outcome<InfrastructureChangeStatus>> {
+        let known = change.status.clone().unwrap_or_default();
+        if known.phase.is_some_and(ChangePhase::is_end) {
+            let key = ObjectKey::of(&change.metadata);
+            self.sampler.forget(&key);
+            context.links.forget(Self::NAME, &key);
+            return Ok(status::ended(known));
+        }
+        let Some(observed) = observe::observe(self, change, context).await? else {
+            let message = format!("there is no PeninOmegaCluster {} here", change.spec.cluster());
+            return Ok(status::waiting(
+                known,
+                reasons::WAITING_FOR_CLUSTER,
+                message,
+                None,
+            ));
+        };
+        let visit = Visit {
+            controller: self,
+            change,
+            context,
+            observed,
+        };
+        // The ledger knows better than a status that was lost, or read from a slow cache.
+        if let Some(end) = visit.observed.page.memory.ended(&visit.observed.uid) {
+            let mut end = end.clone();
+            end.approval = known.approval;
+            end.ledger_head = Some(visit.observed.page.head.to_string());
+            return Ok(status::ended(end));
+        }
+        let known = match visit.observed.page.memory.intended(&visit.observed.uid) {
+            Some(intended) if known.plan.is_none() => InfrastructureChangeStatus {
+                approval: known.approval,
+                ..intended.clone()
+            },
+            _ => known,
+        };
+        match known.phase.unwrap_or_default() {
+            ChangePhase::Requested => visit.consider(known).await,
+            ChangePhase::Validated | ChangePhase::AwaitingApproval => visit.carry_out(known).await,
+            _ => visit.watch(known).await,
+        }
+    }
+
+    fn forget(&self, key: &ObjectKey) {
+        self.sampler.forget(key);
+    }
+}

@@ -1,0 +1,204 @@
+//! Every read: the ledger, the cluster as the server has it now, and who may approve.
+
+use gantry_crds::penin::{ChangePlan, InfrastructureChange, PeninOmegaCluster};
+use gantry_kit::{Context, Controller, ObjectKey, Result, client::Caller, dependents::Target};
+use k8s_openapi::{api::authorization::v1::SubjectAccessReview, jiff::Timestamp};
+use kube::{
+    Api, Resource, ResourceExt,
+    api::PostParams,
+    core::{ApiResource, DynamicObject},
+};
+use serde_json::json;
+
+use super::{
+    Changes,
+    book::Page,
+    decide::Watched,
+    fields, identity,
+    record::{Body, Step},
+};
+use crate::penin::cluster::Clusters;
+
+/// What is known of a change before anything is decided.
+pub struct Observed {
+    pub key: ObjectKey,
+    pub cluster_key: ObjectKey,
+    pub uid: String,
+    pub page: Page,
+    /// Who asked, where that is proven.
+    pub requested_by: Option<String>,
+}
+
+/// Nothing when the cluster is not there.
+pub async fn observe(
+    controller: &Changes,
+    change: &InfrastructureChange,
+    context: &Context,
+) -> Result<Option<Observed>> {
+    let key = ObjectKey::of(change.meta());
+    let cluster_key = ObjectKey::new(key.namespace.clone(), change.spec.cluster());
+    // Before looking, so that no change falls between.
+    let looks_at = Target {
+        kind: Clusters::NAME,
+        key: cluster_key.clone(),
+    };
+    context.links.set(Changes::NAME, &key, &[looks_at].into());
+    let uid = change.uid().unwrap_or_default();
+    let started = change.status.as_ref().is_some_and(|status| status.plan.is_some());
+    if !started && controller.clusters.get(&cluster_key).is_none() {
+        return Ok(None);
+    }
+    let mut page = controller.books.page(&cluster_key, &context.caller).await?;
+    if abandon(controller, &key, &cluster_key, &page, &uid, context).await? {
+        page = controller.books.page(&cluster_key, &context.caller).await?;
+    }
+    let requested_by = match identity::claimed(change) {
+        Some(claim) => {
+            let signer = controller.books.signer(&context.caller).await?;
+            claim.proven(&signer.public_key()).then_some(claim.user)
+        }
+        None => None,
+    };
+    Ok(Some(Observed {
+        key,
+        cluster_key,
+        uid,
+        page,
+        requested_by,
+    }))
+}
+
+/// A change whose object was deleted before it was judged stands in nobody's way; that it was left so is recorded.
+async fn abandon(
+    controller: &Changes,
+    key: &ObjectKey,
+    cluster_key: &ObjectKey,
+    page: &Page,
+    uid: &str,
+    context: &Context,
+) -> Result<bool> {
+    let Some((open, name)) = page.memory.open().filter(|(open, _)| *open != uid) else {
+        return Ok(false);
+    };
+    let api = Api::<InfrastructureChange>::namespaced(context.caller.client(), &key.namespace);
+    let action = format!("get InfrastructureChange {name}");
+    let found = context.caller.read(action, api.get_opt(name)).await?;
+    if found.is_some_and(|found| found.uid().as_deref() == Some(open)) {
+        return Ok(false);
+    }
+    let body = Body::new(name, open, Step::Abandoned, json!({}));
+    controller
+        .books
+        .append(cluster_key, &body, &context.caller)
+        .await?;
+    Ok(true)
+}
+
+/// The cluster as the server has it now, with who owns what.
+pub async fn live(cluster: &ObjectKey, caller: &Caller) -> Result<Option<DynamicObject>> {
+    let resource = ApiResource::erase::<PeninOmegaCluster>(&());
+    let api = Api::<DynamicObject>::namespaced_with(caller.client(), &cluster.namespace, &resource);
+    let action = format!("get PeninOmegaCluster {}", cluster.name);
+    caller.read(action, api.get_opt(&cluster.name)).await
+}
+
+/// What became of a cluster since a change was applied. `None` for a cluster that is not there.
+pub fn watched(
+    cluster: Option<&DynamicObject>,
+    plan: &ChangePlan,
+    applied: Option<(Timestamp, i64)>,
+    now: Timestamp,
+) -> Watched {
+    let Some(cluster) = cluster.filter(|cluster| cluster.metadata.uid == plan.cluster_uid) else {
+        return Watched {
+            gone: true,
+            ..Watched::default()
+        };
+    };
+    let status = &cluster.data["status"];
+    let generation = cluster.metadata.generation.unwrap_or(0);
+    let ready = status["observedGeneration"].as_i64() == Some(generation)
+        && status["conditions"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .any(|condition| condition["type"] == "Ready" && condition["status"] == "True");
+    let seconds = applied.map_or(0, |(at, _)| now.as_second() - at.as_second());
+    Watched {
+        gone: false,
+        edited: fields::edited(&cluster.data["spec"], plan),
+        edited_beside: applied.is_some_and(|(_, made)| generation != made),
+        ready,
+        since_applied: std::time::Duration::from_secs(u64::try_from(seconds).unwrap_or(0)),
+    }
+}
+
+/// Whether whoever asked for a change could approve it as well.
+pub async fn may_approve(user: &str, namespace: &str, caller: &Caller) -> Result<bool> {
+    let review: SubjectAccessReview = serde_json::from_value(json!({"spec": {
+        "user": user,
+        "groups": identity::groups(user),
+        "resourceAttributes": {
+            "namespace": namespace, "verb": "patch", "group": "penin.ai",
+            "resource": "infrastructurechanges", "subresource": "status",
+        },
+    }}))
+    .unwrap_or_default();
+    let api = Api::<SubjectAccessReview>::all(caller.client());
+    let params = PostParams::default();
+    let call = api.create(&params, &review);
+    let answer = caller.read(format!("ask what {user} may do"), call).await?;
+    Ok(answer.status.is_some_and(|status| status.allowed))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gantry_crds::penin::FieldChange;
+    use rstest::rstest;
+    use serde_json::Value;
+
+    fn cluster(uid: &str, generation: i64, sigma_guard: i32, status: Value) -> DynamicObject {
+        serde_json::from_value(json!({
+            "apiVersion": "penin.ai/v1alpha1", "kind": "PeninOmegaCluster",
+            "metadata": {"name": "demo", "uid": uid, "generation": generation},
+            "spec": {"replicas": {"sigmaGuard": sigma_guard}}, "status": status,
+        }))
+        .unwrap()
+    }
+
+    fn ready(generation: i64, truth: &str) -> Value {
+        json!({"observedGeneration": generation, "conditions": [{"type": "Ready", "status": truth}]})
+    }
+
+    #[rstest]
+    #[case::quiet(Some(cluster("c", 4, 3, ready(4, "True"))), (false, 0, false, true))]
+    #[case::not_ready(Some(cluster("c", 4, 3, ready(4, "False"))), (false, 0, false, false))]
+    #[case::ready_before_the_change(Some(cluster("c", 4, 3, ready(3, "True"))), (false, 0, false, false))]
+    #[case::edited(Some(cluster("c", 5, 2, ready(5, "True"))), (false, 1, true, true))]
+    #[case::edited_beside(Some(cluster("c", 5, 3, ready(5, "True"))), (false, 0, true, true))]
+    #[case::another_of_the_same_name(Some(cluster("d", 4, 3, ready(4, "True"))), (true, 0, false, false))]
+    #[case::gone(None, (true, 0, false, false))]
+    fn what_became_of_it(
+        #[case] cluster: Option<DynamicObject>,
+        #[case] expected: (bool, usize, bool, bool),
+    ) {
+        let plan = ChangePlan {
+            cluster_uid: Some("c".into()),
+            fields: Some(vec![FieldChange {
+                field: Some("replicas.sigmaGuard".into()),
+                from: None,
+                to: Some(json!(3)),
+            }]),
+            ..ChangePlan::default()
+        };
+        let at: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
+        let now: Timestamp = "2026-01-01T00:01:00Z".parse().unwrap();
+        let found = watched(cluster.as_ref(), &plan, Some((at, 4)), now);
+        assert_eq!(
+            (found.gone, found.edited.len(), found.edited_beside, found.ready),
+            expected
+        );
+        assert_eq!(found.since_applied.as_secs(), if found.gone { 0 } else { 60 });
+    }
+}

@@ -1,0 +1,81 @@
+//! Who owns a field, as the server's `managedFields` tell.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
+use serde_json::Value;
+
+/// Start of the names of field managers of changes; each change has its own.
+const OURS: &str = "gantry-change-";
+
+/// The field manager of one change.
+pub fn manager(uid: &str) -> String {
+    format!("{OURS}{uid}")
+}
+
+/// Managers other than changes that own a field of the spec, or a part of it, or all that it is in.
+pub fn of(entries: &[ManagedFieldsEntry], path: &str) -> Vec<String> {
+    let mut owners: Vec<String> = entries
+        .iter()
+        .filter(|entry| {
+            entry
+                .fields_v1
+                .as_ref()
+                .is_some_and(|fields| owns(&fields.0, path))
+        })
+        .filter_map(|entry| entry.manager.clone())
+        .filter(|manager| !manager.starts_with(OURS))
+        .collect();
+    owners.sort();
+    owners.dedup();
+    owners
+}
+
+fn owns(fields: &Value, path: &str) -> bool {
+    let mut at = fields;
+    for name in std::iter::once("spec").chain(path.split('.')) {
+        let Some(inner) = at.get(format!("f:{name}")) else {
+            return false;
+        };
+        // Nothing below: the whole of it is owned.
+        if inner.as_object().is_none_or(serde_json::Map::is_empty) {
+            return true;
+        }
+        at = inner;
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::FieldsV1;
+    use rstest::rstest;
+    use serde_json::json;
+
+    fn entry(manager: &str, fields: Value) -> ManagedFieldsEntry {
+        ManagedFieldsEntry {
+            manager: Some(manager.to_owned()),
+            fields_v1: Some(FieldsV1(fields)),
+            ..ManagedFieldsEntry::default()
+        }
+    }
+
+    #[rstest]
+    #[case::the_field(json!({"f:spec": {"f:replicas": {"f:sigmaGuard": {}}}}), true)]
+    #[case::with_its_parents(json!({"f:spec": {".": {}, "f:replicas": {".": {}, "f:sigmaGuard": {}}}}), true)]
+    #[case::the_block_as_a_whole(json!({"f:spec": {"f:replicas": {}}}), true)]
+    #[case::only_the_parent(json!({"f:spec": {"f:replicas": {".": {}, "f:omegaMeta": {}}}}), false)]
+    #[case::another_field(json!({"f:spec": {"f:version": {}}}), false)]
+    #[case::the_status(json!({"f:status": {"f:replicas": {"f:sigmaGuard": {}}}}), false)]
+    fn owners_are_found(#[case] fields: Value, #[case] owned: bool) {
+        let found = of(&[entry("argocd", fields)], "replicas.sigmaGuard");
+        assert_eq!(found == ["argocd"], owned, "{found:?}");
+    }
+
+    #[test]
+    fn changes_before_this_one_do_not_count() {
+        let fields = json!({"f:spec": {"f:replicas": {"f:sigmaGuard": {}}}});
+        let entries = [entry(&manager("u-1"), fields.clone()), entry("kubectl", fields)];
+        assert_eq!(of(&entries, "replicas.sigmaGuard"), ["kubectl"]);
+        assert!(of(&entries[..1], "replicas.sigmaGuard").is_empty());
+    }
+}
