@@ -132,7 +132,7 @@ async fn fleet(settings: &Settings, registry: &Registry) -> Result<Fleet, ServeE
         None => None,
     };
     let options = database::options(&settings.database_url)?;
-    let pool = database::open(options, settings.database_connections).await?;
+    let pool = database::open(options, settings.database_connections, database::PATIENCE).await?;
     Ok(Fleet {
         pool,
         keys: settings.keys.clone(),

@@ -64,7 +64,7 @@ impl Fleet {
                 "--health-seconds",
                 "1",
                 "--rate-read",
-                "100000",
+                "100000000",
                 "--rate-write",
                 "10000",
             ])

@@ -1,6 +1,9 @@
 //! The pool, and bringing the schema up to date.
 
-use std::{str::FromStr, time::Duration};
+use std::{
+    str::FromStr,
+    time::{Duration, Instant},
+};
 
 use sha2::{Digest, Sha256};
 use sqlx::{
@@ -62,14 +65,41 @@ pub fn options(url: &str) -> Result<PgConnectOptions, DatabaseError> {
         ]))
 }
 
-/// Connects and migrates.
-pub async fn open(options: PgConnectOptions, connections: u32) -> Result<PgPool, DatabaseError> {
-    let mut connection = PgConnection::connect_with(&options)
-        .await
-        .map_err(DatabaseError::Connect)?;
+/// How long a database may take to be there: what starts us may start it too.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Connects, once the database answers, and migrates.
+pub async fn open(
+    options: PgConnectOptions,
+    connections: u32,
+    patience: Duration,
+) -> Result<PgPool, DatabaseError> {
+    let begin = Instant::now();
+    let mut connection = loop {
+        match PgConnection::connect_with(&options).await {
+            Ok(connection) => break connection,
+            Err(error) if is_absent(&error) && begin.elapsed() < patience => {
+                tracing::warn!(%error, "the database does not answer; trying again");
+                tokio::time::sleep(Duration::from_secs(2)).await;
+            }
+            Err(error) => return Err(DatabaseError::Connect(error)),
+        }
+    };
     migrate(&mut connection).await?;
     let _ = connection.close().await;
     Ok(connect(options, connections))
+}
+
+/// Whether it may answer in a moment, unlike a wrong password.
+fn is_absent(error: &sqlx::Error) -> bool {
+    match error {
+        sqlx::Error::Io(_) => true,
+        // It starts up, ends, or has too many connections.
+        sqlx::Error::Database(refusal) => {
+            matches!(refusal.code().as_deref(), Some("57P03" | "57P01" | "53300"))
+        }
+        _ => false,
+    }
 }
 
 /// A pool that connects when it is asked; the schema is left as it is.

@@ -12,10 +12,12 @@ use gantry_fleet::{
 };
 use sqlx::{Connection, PgConnection};
 
+const NO_WAIT: Duration = Duration::ZERO;
+
 #[tokio::test]
 async fn replicas_that_start_together_make_the_schema_once() {
     let url = super::support::database().await;
-    let starts = (0..4).map(|_| database::open(database::options(&url).unwrap(), 2));
+    let starts = (0..4).map(|_| database::open(database::options(&url).unwrap(), 2, NO_WAIT));
     for pool in futures::future::join_all(starts).await {
         pool.unwrap().close().await;
     }
@@ -29,7 +31,7 @@ async fn replicas_that_start_together_make_the_schema_once() {
 #[tokio::test]
 async fn a_schema_of_a_newer_program_and_one_that_was_changed_are_refused() {
     let url = super::support::database().await;
-    database::open(database::options(&url).unwrap(), 2).await.unwrap();
+    database::open(database::options(&url).unwrap(), 2, NO_WAIT).await.unwrap();
     let pool = pool(&url).await;
     sqlx::query("insert into gantry_schema (version, name, digest) values (999, 'later', '')")
         .execute(&pool)
@@ -46,7 +48,7 @@ async fn a_schema_of_a_newer_program_and_one_that_was_changed_are_refused() {
         .execute(&pool)
         .await
         .unwrap();
-    let refused = database::open(database::options(&url).unwrap(), 2)
+    let refused = database::open(database::options(&url).unwrap(), 2, NO_WAIT)
         .await
         .err()
         .unwrap();
@@ -79,9 +81,25 @@ async fn addresses_that_are_none_are_refused() {
     ));
     let nobody = database::options("postgresql://nobody@127.0.0.1:1/x").unwrap();
     assert!(matches!(
-        database::open(nobody, 2).await,
+        database::open(nobody, 2, NO_WAIT).await,
         Err(DatabaseError::Connect(_))
     ));
+}
+
+#[tokio::test]
+async fn a_database_that_comes_later_is_waited_for() {
+    let folder = super::support::open_folder();
+    let path = folder.path().join("postgres");
+    let server = PrivatePostgres::start(&path).await.unwrap();
+    let options = database::options(&server.url()).unwrap();
+    server.stop().await;
+    let late = async {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        PrivatePostgres::start(&path).await.unwrap()
+    };
+    let (pool, server) = tokio::join!(database::open(options, 2, Duration::from_secs(30)), late);
+    pool.unwrap().close().await;
+    server.stop().await;
 }
 
 /// Its own server, so that it can be killed.

@@ -95,7 +95,7 @@ const CASES: &[(&str, &str, &str)] = &[
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
-    let fleet = Fleet::start(&["--database-connections", "16", "--rate-read", "100000000"]).await?;
+    let fleet = Fleet::start(&["--database-connections", "16"]).await?;
     let empty = fleet.resident_mib()?;
     let socket = fleet.folder.path().join("state/postgres/socket");
     let options = PgConnectOptions::new_without_pgpass()
