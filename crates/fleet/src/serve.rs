@@ -24,7 +24,7 @@ use crate::{
         tokens::{Issuer, TokenError, Verifier},
     },
     metrics::Metrics,
-    orchestrator::{Fleet, health::Connections, tasks},
+    orchestrator::{Fleet, reach::Connections, tasks},
     settings::Settings,
 };
 

@@ -9,6 +9,7 @@ pub mod health;
 pub mod operators;
 pub mod people;
 pub mod proof;
+pub mod reach;
 pub mod schemas;
 pub mod tasks;
 pub mod waivers;
@@ -61,7 +62,7 @@ pub struct Fleet {
     pub deployer_role: String,
     /// This process, in leases.
     pub holder: Uuid,
-    pub connections: health::Connections,
+    pub connections: reach::Connections,
 }
 
 impl Fleet {

@@ -8,7 +8,7 @@ use jiff::SignedDuration;
 use tokio::sync::Semaphore;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use super::{Fleet, clusters, deployer, health, operators};
+use super::{Fleet, clusters, deployer, health, operators, reach};
 use crate::{
     Error,
     infrastructure::{
@@ -30,12 +30,15 @@ const VISITS: usize = 4;
 
 type Task = fn(Arc<Fleet>) -> BoxFuture<'static, Result<(), Error>>;
 
-const TASKS: [(&str, u64, Task); 5] = [
+const TASKS: [(&str, u64, Task); 6] = [
     ("key rotation", 10, |fleet| {
         Box::pin(async move { rewrap(&fleet).await })
     }),
     ("overdue deployers", 20, |fleet| {
         Box::pin(async move { deployer::sweep(&fleet).await })
+    }),
+    ("hours of accesses", 60, |fleet| {
+        Box::pin(async move { reach::close_hours(&fleet).await })
     }),
     ("numbers", 15, |fleet| {
         Box::pin(async move { numbers(&fleet).await })

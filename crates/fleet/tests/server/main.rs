@@ -8,6 +8,7 @@
 )]
 
 mod access;
+mod accesses;
 mod audit;
 mod chaos;
 mod clusters;
