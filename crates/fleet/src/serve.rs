@@ -152,7 +152,7 @@ async fn fleet(settings: &Settings, registry: &Registry) -> Result<Fleet, ServeE
         token_lifetime: settings.token_lifetime,
         health_interval: settings.health_interval,
         refresh_interval: settings.refresh_interval,
-        details_kept: settings.details_kept,
+        retention: settings.retention,
         deployer_role: settings.deployer_role.clone(),
         holder: Uuid::new_v4(),
         connections: Connections::default(),

@@ -8,17 +8,15 @@ use jiff::SignedDuration;
 use tokio::sync::Semaphore;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use super::{Fleet, clusters, deployer, health, operators, reach};
+use super::{Fleet, clusters, deployer, health, operators, reach, retention};
 use crate::{
     Error,
     infrastructure::{
         keys::LocalKeys,
-        store::{audit, clusters as cluster_store, idempotency, operators as operator_store, rates, time},
+        store::{clusters as cluster_store, operators as operator_store, time},
     },
 };
 
-/// Keys for repeated requests are kept for a day.
-const ANSWERS_KEPT: SignedDuration = SignedDuration::from_hours(24);
 /// Longer than a visit of a chart repository can take.
 const VISIT: SignedDuration = SignedDuration::from_mins(10);
 
@@ -47,7 +45,7 @@ const TASKS: [(&str, u64, Task); 6] = [
         Box::pin(async move { token_keys(&fleet).await })
     }),
     ("retention", 3600, |fleet| {
-        Box::pin(async move { retain(&fleet).await })
+        Box::pin(async move { retention::apply(&fleet).await })
     }),
 ];
 
@@ -228,19 +226,6 @@ async fn token_keys(fleet: &Fleet) -> Result<(), Error> {
         .reload()
         .await
         .map_err(|error| Error::internal("failed to read the token keys again", error))
-}
-
-async fn retain(fleet: &Fleet) -> Result<(), Error> {
-    let now = fleet.now();
-    idempotency::forget(&fleet.pool, time(now - ANSWERS_KEPT)).await?;
-    rates::forget(&fleet.pool, time(now - SignedDuration::from_hours(1))).await?;
-    if let Some(kept) = fleet.details_kept {
-        let erased = audit::forget_details(&fleet.pool, time(now - kept)).await?;
-        if erased > 0 {
-            tracing::info!(erased, "details of old audit entries are erased");
-        }
-    }
-    Ok(())
 }
 
 /// Takes keys over when the file has others. One that cannot be read changes nothing.

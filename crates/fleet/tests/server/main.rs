@@ -19,6 +19,7 @@ mod guide;
 mod operators;
 mod people;
 mod requests;
+mod retention;
 mod support;
 mod tls;
 mod vault;
