@@ -23,7 +23,9 @@ async fn each_table_forgets_by_its_own_policy_and_the_chain_holds() {
     let offset = Arc::new(AtomicI64::new(0));
     let clock = offset.clone();
     let running = Running::with(|settings| {
-        settings.clock = Arc::new(move || Timestamp::now() + DAY * clock.load(Ordering::SeqCst) as i32);
+        settings.clock = Arc::new(move || {
+            Timestamp::now() + SignedDuration::from_hours(24 * clock.load(Ordering::SeqCst))
+        });
         settings.retention.answers = DAY;
         settings.retention.waivers = Some(DAY * 10);
         settings.retention.people = Some(DAY * 20);
