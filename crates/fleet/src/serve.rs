@@ -155,7 +155,7 @@ async fn fleet(settings: &Settings, registry: &Registry) -> Result<Fleet, ServeE
         retention: settings.retention,
         deployer_role: settings.deployer_role.clone(),
         holder: Uuid::new_v4(),
-        connections: Connections::default(),
+        connections: Connections::new(settings.cluster_connections as usize),
     })
 }
 

@@ -19,6 +19,8 @@ pub struct Settings {
     pub insecure_http: bool,
     pub database_url: String,
     pub database_connections: u32,
+    /// To all clusters together.
+    pub cluster_connections: u32,
     pub keys: Keys,
     /// Read again when it changes.
     pub key_file: Option<PathBuf>,

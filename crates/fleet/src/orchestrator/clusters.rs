@@ -351,7 +351,8 @@ async fn prove(
     })
     .await?;
     work.commit().await?;
-    let look = async { kubernetes::look(&kubernetes::connect(&credentials.document).await?).await };
+    let slots = &fleet.connections.slots;
+    let look = async { kubernetes::look(&kubernetes::connect(&credentials.document, slots).await?).await };
     look.await.map_err(|why: Unreachable| Error::Unavailable {
         code: "CLUSTER_UNREACHABLE",
         message: format!("the cluster cannot be used: {}", why.message),

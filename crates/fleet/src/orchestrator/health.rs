@@ -12,7 +12,7 @@ use super::{Fleet, Record, SYSTEM, Work, clusters, reach};
 use crate::{
     Error,
     infrastructure::{
-        kubernetes::{self, Look},
+        kubernetes::{self, BUSY, Look},
         store::{
             accesses,
             clusters::{self as store, ClusterRow, Seen},
@@ -49,6 +49,16 @@ pub async fn visit(fleet: &Fleet, row: &ClusterRow) -> Result<(), Error> {
         Ok(access) => kubernetes::look(&access.client).await,
         Err(why) => Err(why.clone()),
     };
+    if let Err(why) = &found
+        && why.reason == BUSY
+    {
+        // That says nothing of the cluster. It is looked at again when the lease ends.
+        tracing::warn!(cluster = row.name, "{}", why.message);
+        if let Ok(access) = &access {
+            reach::failed(fleet, access).await;
+        }
+        return Ok(());
+    }
     if found.is_err() {
         // The next look begins with a new connection: what was refused may have been the old one.
         fleet.connections.forget(row.id);

@@ -3,7 +3,7 @@
 
 use std::{
     collections::HashMap,
-    sync::{Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
@@ -17,7 +17,7 @@ use crate::{
     Error,
     infrastructure::{
         keys::Sealed,
-        kubernetes::{self, Unreachable, reader as account},
+        kubernetes::{self, Unreachable, reader as account, slots::Slots},
         store::{
             accesses::{self, AccessRow, Key},
             clusters as store, time,
@@ -40,35 +40,60 @@ const AFTER: SignedDuration = SignedDuration::from_mins(10);
 /// Rows that become entries in one transaction, which holds the head of the log.
 const AT_ONCE: i64 = 100;
 
-/// Clients that are in use, so that credentials are opened rarely and connections are kept.
-#[derive(Default)]
-pub struct Connections(Mutex<HashMap<Uuid, Connection>>);
+/// Clients that are in use, so that credentials are opened rarely and connections are kept while there is room for them.
+#[derive(Clone)]
+pub struct Connections {
+    all: Arc<Mutex<HashMap<Uuid, Connection>>>,
+    pub slots: Slots,
+}
 
+#[derive(Clone)]
 struct Connection {
     /// Of the credentials that it was made from.
     sealed: Vec<u8>,
-    client: Client,
+    /// What the client is made from: a secret.
+    document: Arc<Value>,
+    /// Gone when its connections were needed for others.
+    client: Option<Client>,
     identity: &'static str,
     renew_at: Timestamp,
 }
 
 impl Connections {
-    fn get(&self, id: Uuid, sealed: &[u8], now: Timestamp) -> Option<(Client, &'static str)> {
-        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        all.get(&id)
-            .filter(|connection| connection.sealed == sealed && connection.renew_at > now)
-            .map(|connection| (connection.client.clone(), connection.identity))
+    pub fn new(most: usize) -> Self {
+        Self {
+            all: Arc::default(),
+            slots: Slots::new(most),
+        }
+    }
+
+    fn all(&self) -> MutexGuard<'_, HashMap<Uuid, Connection>> {
+        self.all.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn get(&self, id: Uuid, sealed: &[u8], now: Timestamp) -> Option<Connection> {
+        let found = self.all().get(&id).cloned();
+        found.filter(|connection| connection.sealed == sealed && connection.renew_at > now)
     }
 
     fn keep(&self, id: Uuid, connection: Connection) {
-        self.0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .insert(id, connection);
+        self.all().insert(id, connection);
     }
 
     pub fn forget(&self, id: Uuid) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
+        self.all().remove(&id);
+    }
+
+    /// Closes what is idle to a cluster, unless there is room for it.
+    fn let_go(&self, id: Uuid) {
+        if self.slots.has_room() {
+            return;
+        }
+        // Closed after the lock is given back.
+        let _client = self
+            .all()
+            .get_mut(&id)
+            .and_then(|connection| connection.client.take());
     }
 }
 
@@ -76,6 +101,13 @@ impl Connections {
 pub struct Access {
     pub client: Client,
     pub counted: Key,
+    connections: Connections,
+}
+
+impl Drop for Access {
+    fn drop(&mut self) {
+        self.connections.let_go(self.counted.cluster);
+    }
 }
 
 /// A client with a token that does not last. Opening the uploaded credentials for a new one is an entry of the audit log
@@ -97,7 +129,11 @@ pub async fn reader(
     if let Err(error) = accesses::count(&fleet.pool, &counted, time(now)).await {
         return Err(unrecorded(&error.into()));
     }
-    Ok(Access { client, counted })
+    Ok(Access {
+        client,
+        counted,
+        connections: fleet.connections.clone(),
+    })
 }
 
 /// Of a use that gave nothing; what cannot be written is told in the log.
@@ -126,32 +162,44 @@ async fn client(
         .map_err(|_| gone("the credentials could not be read from the database"))?
         .ok_or_else(|| gone("the cluster is not registered any more"))?;
     let now = fleet.now();
-    if let Some(found) = fleet.connections.get(id, &sealed.ciphertext, now) {
-        return Ok(found);
+    let slots = &fleet.connections.slots;
+    if let Some(mut found) = fleet.connections.get(id, &sealed.ciphertext, now) {
+        if let Some(client) = found.client {
+            return Ok((client, found.identity));
+        }
+        let client = kubernetes::connect(&found.document, slots).await?;
+        let identity = found.identity;
+        found.client = Some(client.clone());
+        fleet.connections.keep(id, found);
+        return Ok((client, identity));
     }
     let document = opened(fleet, id, &sealed, purpose).await?;
-    let uploaded = kubernetes::connect(&document).await?;
+    let uploaded = kubernetes::connect(&document, slots).await?;
     let mut definitions = store::known_crds(&fleet.pool, id, MAX_DEFINITIONS)
         .await
         .map_err(|_| gone("what the cluster runs could not be read from the database"))?;
     definitions.extend(definition.map(str::to_owned));
     let reader = tokio::time::timeout(PREPARE, account::open(&uploaded, id, &definitions, now));
-    let (client, identity, renew_at) = match reader
+    let (document, client, identity, renew_at) = match reader
         .await
         .unwrap_or_else(|_| Err(Unreachable::timeout(PREPARE)))
     {
         Ok((token, renew_at)) => {
-            let client = kubernetes::connect(&kubernetes::with_token(&document, &token)).await?;
+            // Its connection is not needed any more.
+            drop(uploaded);
+            let document = kubernetes::with_token(&document, &token);
+            let client = kubernetes::connect(&document, slots).await?;
             kubernetes::settle(&client).await;
-            (client, READER, renew_at)
+            (document, client, READER, renew_at)
         }
         // Those who upload credentials that may only look need no others.
-        Err(why) if account::is_refused(&why) => (uploaded, UPLOADED, now + KEPT),
+        Err(why) if account::is_refused(&why) => (document, uploaded, UPLOADED, now + KEPT),
         Err(why) => return Err(why),
     };
     let connection = Connection {
         sealed: sealed.ciphertext,
-        client: client.clone(),
+        document: Arc::new(document),
+        client: Some(client.clone()),
         identity,
         renew_at,
     };
@@ -166,7 +214,8 @@ pub async fn owner(fleet: &Fleet, id: Uuid, purpose: &str) -> Result<(Client, Va
         .map_err(|_| gone("the credentials could not be read from the database"))?
         .ok_or_else(|| gone("the cluster is not registered any more"))?;
     let document = opened(fleet, id, &sealed, purpose).await?;
-    Ok((kubernetes::connect(&document).await?, document))
+    let client = kubernetes::connect(&document, &fleet.connections.slots).await?;
+    Ok((client, document))
 }
 
 fn gone(message: &str) -> Unreachable {

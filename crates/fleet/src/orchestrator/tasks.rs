@@ -56,7 +56,9 @@ pub fn start(fleet: &Arc<Fleet>, key_file: Option<PathBuf>, stop: &CancellationT
         let again = move || task(fleet.clone());
         spawn(name, Duration::from_secs(seconds), stop, tracker, again);
     }
-    let clusters = Arc::new(Shared::new(fleet, stop, tracker, LOOKS));
+    // The other half of the connections is for what people ask.
+    let looks = (fleet.connections.slots.most() / 2).clamp(1, LOOKS);
+    let clusters = Arc::new(Shared::new(fleet, stop, tracker, looks));
     spawn("cluster health", TICK, stop, tracker, move || {
         let clusters = clusters.clone();
         Box::pin(async move { clusters.look_at_clusters().await })
@@ -217,6 +219,11 @@ async fn numbers(fleet: &Fleet) -> Result<(), Error> {
         .metrics
         .database_connections
         .set(i64::from(fleet.pool.size()));
+    let taken = fleet.connections.slots.taken();
+    fleet
+        .metrics
+        .cluster_connections
+        .set(i64::try_from(taken).unwrap_or(i64::MAX));
     Ok(())
 }
 

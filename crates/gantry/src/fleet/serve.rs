@@ -28,6 +28,9 @@ pub struct Arguments {
     /// Connections to the database; all replicas together must stay below what it allows.
     #[arg(long, env = "GANTRY_FLEET_DATABASE_CONNECTIONS", default_value_t = 20, value_parser = clap::value_parser!(u32).range(2..50))]
     database_connections: u32,
+    /// Connections to all clusters together.
+    #[arg(long, env = "GANTRY_FLEET_CLUSTER_CONNECTIONS", default_value_t = 90, value_parser = clap::value_parser!(u32).range(2..100))]
+    cluster_connections: u32,
     /// Where the API is served [default: 0.0.0.0:8443 with a certificate, 127.0.0.1:8080 without].
     #[arg(long, env = "GANTRY_FLEET_ADDRESS")]
     address: Option<SocketAddr>,
@@ -205,6 +208,7 @@ pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
         insecure_http: arguments.insecure_http,
         database_url,
         database_connections: arguments.database_connections,
+        cluster_connections: arguments.cluster_connections,
         keys,
         key_file,
         tokens: sources,

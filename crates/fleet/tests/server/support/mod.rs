@@ -136,6 +136,7 @@ pub fn settings(database_url: &str, folder: &Path) -> Settings {
         insecure_http: false,
         database_url: database_url.to_owned(),
         database_connections: 8,
+        cluster_connections: 90,
         keys: Keys::local(LocalKeys::parse(&key_line()).unwrap()),
         key_file: None,
         tokens: vec![KeySource::Secret(secret)],
