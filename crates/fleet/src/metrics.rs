@@ -41,6 +41,7 @@ pub struct Metrics {
     pub operators: Gauge,
     pub clusters: Gauge,
     pub database_connections: Gauge,
+    pub cluster_connections: Gauge,
 }
 
 impl Metrics {
@@ -56,6 +57,7 @@ impl Metrics {
             operators: Gauge::default(),
             clusters: Gauge::default(),
             database_connections: Gauge::default(),
+            cluster_connections: Gauge::default(),
         };
         registry.register(|registry| {
             registry.register(
@@ -94,6 +96,11 @@ impl Metrics {
                 "gantry_fleet_database_connections",
                 "Open connections to the database",
                 metrics.database_connections.clone(),
+            );
+            registry.register(
+                "gantry_fleet_cluster_connections",
+                "Open connections to clusters",
+                metrics.cluster_connections.clone(),
             );
         });
         metrics

@@ -24,7 +24,7 @@ use crate::{
         tokens::{Issuer, TokenError, Verifier},
     },
     metrics::Metrics,
-    orchestrator::{Fleet, health::Connections, tasks},
+    orchestrator::{Fleet, reach::Connections, tasks},
     settings::Settings,
 };
 
@@ -152,10 +152,10 @@ async fn fleet(settings: &Settings, registry: &Registry) -> Result<Fleet, ServeE
         token_lifetime: settings.token_lifetime,
         health_interval: settings.health_interval,
         refresh_interval: settings.refresh_interval,
-        details_kept: settings.details_kept,
+        retention: settings.retention,
         deployer_role: settings.deployer_role.clone(),
         holder: Uuid::new_v4(),
-        connections: Connections::default(),
+        connections: Connections::new(settings.cluster_connections as usize),
     })
 }
 

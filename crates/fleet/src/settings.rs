@@ -19,6 +19,8 @@ pub struct Settings {
     pub insecure_http: bool,
     pub database_url: String,
     pub database_connections: u32,
+    /// To all clusters together.
+    pub cluster_connections: u32,
     pub keys: Keys,
     /// Read again when it changes.
     pub key_file: Option<PathBuf>,
@@ -35,8 +37,7 @@ pub struct Settings {
     pub rates: Rates,
     pub health_interval: SignedDuration,
     pub refresh_interval: SignedDuration,
-    /// How long the erasable part of audit entries is kept; for ever when absent.
-    pub details_kept: Option<SignedDuration>,
+    pub retention: Retention,
     /// The cluster role that a deployer is bound to while a deployment runs.
     pub deployer_role: String,
     pub clock: Clock,
@@ -65,6 +66,34 @@ impl Default for Limits {
             operators: 500,
             clusters: 100,
             crds_per_operator: 50,
+        }
+    }
+}
+
+/// How long what grows by itself is kept; for ever where it says nothing. Lines of the audit log are always kept: they are
+/// the chain. Buckets of requests go when they are full again, hours of accesses when they are entries of the log.
+#[derive(Clone, Copy, Debug)]
+pub struct Retention {
+    /// The erasable part of audit entries.
+    pub audit_details: Option<SignedDuration>,
+    /// Answers to requests with an `Idempotency-Key`.
+    pub answers: SignedDuration,
+    /// Waivers, after their last day.
+    pub waivers: Option<SignedDuration>,
+    /// Schemas of old versions of definitions, unless something still needs them.
+    pub schemas: Option<SignedDuration>,
+    /// Names of people who are no local users, after the last thing they did.
+    pub people: Option<SignedDuration>,
+}
+
+impl Default for Retention {
+    fn default() -> Self {
+        Self {
+            audit_details: None,
+            answers: SignedDuration::from_hours(24),
+            waivers: Some(SignedDuration::from_hours(24 * 90)),
+            schemas: None,
+            people: None,
         }
     }
 }

@@ -41,7 +41,7 @@ pub fn compare(sink: &mut Sink<'_>, old: &Schema, new: &Schema, fuel: &mut Fuel)
                 .get(name)
                 .is_some_and(|property| property.default.is_some())
     };
-    let after = without_unknown(&may_have, &new.choices);
+    let after = without_unknown(&may_have, new.choices.clone());
     let before = &old.choices;
     let mut tightened = false;
     for group in &after.any {
@@ -134,10 +134,10 @@ enum Truth {
 }
 
 /// The new combinations as they look to old objects, which cannot have fields that the old schema pruned.
-fn without_unknown(may_have: &dyn Fn(&str) -> bool, new: &Choices) -> Choices {
-    let groups = |groups: &[Vec<Schema>], one: bool| -> Vec<Vec<Schema>> {
+fn without_unknown(may_have: &dyn Fn(&str) -> bool, new: Choices) -> Choices {
+    let groups = |groups: Vec<Vec<Schema>>, one: bool| -> Vec<Vec<Schema>> {
         groups
-            .iter()
+            .into_iter()
             .filter_map(|group| match reduce_group(may_have, group, one) {
                 Group::Always => None,
                 Group::Branches(branches) => Some(branches),
@@ -145,11 +145,11 @@ fn without_unknown(may_have: &dyn Fn(&str) -> bool, new: &Choices) -> Choices {
             .collect()
     };
     Choices {
-        any: groups(&new.any, false),
-        one: groups(&new.one, true),
+        any: groups(new.any, false),
+        one: groups(new.one, true),
         not: new
             .not
-            .iter()
+            .into_iter()
             .filter_map(|not| match reduce(may_have, not) {
                 Truth::Never => None,
                 Truth::Always => Some(Schema::empty()),
@@ -164,7 +164,7 @@ enum Group {
     Branches(Vec<Schema>),
 }
 
-fn reduce_group(may_have: &dyn Fn(&str) -> bool, group: &[Schema], one: bool) -> Group {
+fn reduce_group(may_have: &dyn Fn(&str) -> bool, group: Vec<Schema>, one: bool) -> Group {
     let mut always = 0;
     let mut branches = Vec::new();
     for branch in group {
@@ -184,13 +184,13 @@ fn reduce_group(may_have: &dyn Fn(&str) -> bool, group: &[Schema], one: bool) ->
     }
 }
 
-fn reduce(may_have: &dyn Fn(&str) -> bool, branch: &Schema) -> Truth {
-    if branch.required.iter().any(|name| !may_have(name)) {
+/// Takes the branch: nested ones would be copied once for each level above them.
+fn reduce(may_have: &dyn Fn(&str) -> bool, mut rest: Schema) -> Truth {
+    if rest.required.iter().any(|name| !may_have(name)) {
         return Truth::Never;
     }
-    let mut rest = branch.clone();
     rest.properties.retain(|name, _| may_have(name));
-    rest.choices = without_unknown(may_have, &branch.choices);
+    rest.choices = without_unknown(may_have, std::mem::take(&mut rest.choices));
     let impossible = rest
         .choices
         .any

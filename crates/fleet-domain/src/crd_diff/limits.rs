@@ -7,7 +7,7 @@ use sha2::{Digest, Sha256};
 
 use super::{
     kind::Kind,
-    number::{Bound, Number, canonical},
+    number::{Bound, Number, write_canonical},
     object::Checker,
     pattern::{self, Budget, Inclusion},
     schema::{Count, Limits, Schema, Types},
@@ -334,10 +334,29 @@ pub fn list(values: &[Value]) -> String {
         .collect();
     let mut text = named.join(", ");
     if values.len() > NAMED_VALUES {
-        let mut others: Vec<String> = values.iter().skip(NAMED_VALUES).map(canonical).collect();
+        // One text for all of them: a giant list is hashed without a copy of each value.
+        let (mut written, mut ends) = (String::new(), Vec::new());
+        for value in &values[NAMED_VALUES..] {
+            write_canonical(value, &mut written);
+            ends.push(written.len());
+        }
+        let starts = std::iter::once(0).chain(ends.iter().copied());
+        let mut others: Vec<&str> = starts
+            .zip(&ends)
+            .map(|(start, end)| &written[start..*end])
+            .collect();
         others.sort_unstable();
-        let digest = Sha256::digest(others.join("\u{0}"));
-        let hash: Vec<String> = digest.iter().take(3).map(|byte| format!("{byte:02x}")).collect();
+        let mut digest = Sha256::new();
+        for (index, other) in others.iter().enumerate() {
+            digest.update(if index == 0 { "" } else { "\u{0}" });
+            digest.update(other);
+        }
+        let hash: Vec<String> = digest
+            .finalize()
+            .iter()
+            .take(3)
+            .map(|byte| format!("{byte:02x}"))
+            .collect();
         let _ = write!(text, " and {} more (#{})", others.len(), hash.concat());
     }
     if text.is_empty() {

@@ -84,7 +84,8 @@ pub fn canonical(value: &Value) -> String {
     text
 }
 
-fn write_canonical(value: &Value, text: &mut String) {
+/// Adds that text.
+pub fn write_canonical(value: &Value, text: &mut String) {
     match value {
         Value::Number(_) => match Number::from_json(value) {
             Some(number) => text.push_str(&number.to_string()),

@@ -106,48 +106,61 @@ impl std::fmt::Display for Types {
 #[derive(Clone, Debug, Default)]
 pub struct Enumeration {
     pub values: Vec<Value>,
-    /// In a long list membership is by hash, so that a giant one costs no more than its length.
-    keys: HashSet<String>,
+    /// In a long list membership is by hash, so that a giant one costs no more than its length: words as they are, which
+    /// most values are, and others as canonical text.
+    words: HashSet<String>,
+    others: HashSet<String>,
 }
 
 impl Enumeration {
     const LONG: usize = 16;
 
     pub fn new(values: impl IntoIterator<Item = Value>) -> Self {
+        let values = values.into_iter();
+        let many = values.size_hint().0;
         let mut all = Self::default();
         for value in values {
-            if all.keys.is_empty() {
-                if all.contains(&value) {
-                    continue;
-                }
-            } else if !all.keys.insert(canonical(&value)) {
+            if all.contains(&value) {
                 continue;
+            }
+            if all.is_long() {
+                all.note(&value);
             }
             all.values.push(value);
             if all.values.len() == Self::LONG {
-                all.keys = all.values.iter().map(canonical).collect();
+                all.words.reserve(many);
+                for value in std::mem::take(&mut all.values) {
+                    all.note(&value);
+                    all.values.push(value);
+                }
             }
         }
         all
     }
 
+    fn is_long(&self) -> bool {
+        self.values.len() >= Self::LONG
+    }
+
+    fn note(&mut self, value: &Value) {
+        match value {
+            Value::String(word) => self.words.insert(word.clone()),
+            other => self.others.insert(canonical(other)),
+        };
+    }
+
     pub fn contains(&self, value: &Value) -> bool {
-        if self.keys.is_empty() {
-            self.values.iter().any(|known| is_same(known, value))
-        } else {
-            self.keys.contains(&canonical(value))
+        match value {
+            _ if !self.is_long() => self.values.iter().any(|known| is_same(known, value)),
+            Value::String(word) => self.words.contains(word),
+            other => self.others.contains(&canonical(other)),
         }
     }
 }
 
 impl PartialEq for Enumeration {
     fn eq(&self, other: &Self) -> bool {
-        self.values.len() == other.values.len()
-            && if self.keys.is_empty() {
-                self.values.iter().all(|value| other.contains(value))
-            } else {
-                self.keys == other.keys
-            }
+        self.values.len() == other.values.len() && self.values.iter().all(|value| other.contains(value))
     }
 }
 

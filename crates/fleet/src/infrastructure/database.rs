@@ -12,8 +12,10 @@ use sqlx::{
 };
 
 /// In the order in which they are applied. One that was released is never changed.
-const MIGRATIONS: &[(i32, &str, &str)] =
-    &[(1, "registry", include_str!("../../migrations/0001_registry.sql"))];
+const MIGRATIONS: &[(i32, &str, &str)] = &[
+    (1, "registry", include_str!("../../migrations/0001_registry.sql")),
+    (2, "accesses", include_str!("../../migrations/0002_accesses.sql")),
+];
 
 /// "gantry" as a number: replicas that start together wait for each other here.
 const LOCK: i64 = 0x6761_6e74_7279;

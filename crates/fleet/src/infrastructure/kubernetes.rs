@@ -5,26 +5,42 @@ pub mod deployer;
 mod identity;
 pub mod objects;
 pub mod reader;
+pub mod slots;
 
 use std::time::{Duration, Instant};
 
 use gantry_fleet_domain::{cluster::Sight, crd_policy};
+use hyper_timeout::TimeoutConnector;
+use hyper_util::{
+    client::legacy,
+    rt::{TokioExecutor, TokioTimer},
+};
 use k8s_openapi::api::core::v1::Node;
 use kube::{
     Api, Client, Config,
     api::ListParams,
-    client::ClientBuilder,
+    client::{Body, ClientBuilder, ConfigExt as _},
     config::{KubeConfigOptions, Kubeconfig},
     core::{ApiResource, DynamicObject, GroupVersionKind},
 };
 use serde_json::Value;
-use tower::util::MapRequestLayer;
+use tower::{
+    BoxError, ServiceExt as _,
+    util::{MapRequestLayer, option_layer},
+};
 
+use self::slots::{NONE_FREE, Slots};
 use super::{store::clusters::SeenCrd, trace};
 
 /// For everything that one look asks.
 const LOOK: Duration = Duration::from_secs(10);
 const PAGE: u32 = 250;
+/// For waiting for a slot, connecting, and TLS.
+const CONNECT: Duration = Duration::from_secs(9);
+/// Longer than the usual time between two looks.
+const IDLE: Duration = Duration::from_secs(90);
+/// The reason that is none of the cluster's.
+pub const BUSY: &str = "ConnectionsBusy";
 
 /// Why a cluster cannot be used; one word, and a sentence without any value of the credentials.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -68,23 +84,43 @@ impl Look {
     }
 }
 
-/// A client for a sanitised kubeconfig.
-pub async fn connect(document: &Value) -> Result<Client, Unreachable> {
+/// A client for a sanitised kubeconfig, whose connections are some of the slots'.
+pub async fn connect(document: &Value, slots: &Slots) -> Result<Client, Unreachable> {
     let bad = || Unreachable {
         reason: "BadCredentials",
         message: "the stored credentials cannot be used: a certificate or key in them is not one".to_owned(),
     };
     let kubeconfig: Kubeconfig = serde_json::from_value(document.clone()).map_err(|_| bad())?;
-    let mut config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
+    let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
         .await
         .map_err(|_| bad())?;
-    config.connect_timeout = Some(Duration::from_secs(5));
-    config.read_timeout = Some(LOOK);
-    config.write_timeout = Some(LOOK);
-    config.default_retry = false;
-    let trace = MapRequestLayer::new(trace::put_on::<kube::client::Body>);
-    let builder = ClientBuilder::try_from(config).map_err(|_| bad())?;
-    Ok(builder.with_layer(&trace).build())
+    if config.proxy_url.is_some() {
+        return Err(Unreachable {
+            reason: "ProxyUnsupported",
+            message: "the credentials or the server's environment name a proxy, and this build has none"
+                .to_owned(),
+        });
+    }
+    let https = config
+        .rustls_https_connector_with_connector(slots.connector())
+        .map_err(|_| bad())?;
+    let mut connector = TimeoutConnector::new(https);
+    connector.set_connect_timeout(Some(CONNECT));
+    connector.set_read_timeout(Some(LOOK));
+    connector.set_write_timeout(Some(LOOK));
+    let http: legacy::Client<_, Body> = legacy::Client::builder(TokioExecutor::new())
+        // Without a timer idle connections would stay until the next request.
+        .pool_timer(TokioTimer::new())
+        .pool_idle_timeout(IDLE)
+        .build(connector);
+    let namespace = config.default_namespace.clone();
+    let trace = MapRequestLayer::new(trace::put_on::<Body>);
+    let builder = ClientBuilder::new(http.map_err(BoxError::from), namespace)
+        .with_layer(&config.extra_headers_layer().map_err(|_| bad())?)
+        .with_layer(&option_layer(config.auth_layer().map_err(|_| bad())?))
+        .with_layer(&config.base_uri_layer())
+        .with_layer(&trace);
+    Ok(builder.build())
 }
 
 /// The same cluster with a token instead of what was uploaded.
@@ -236,6 +272,12 @@ pub fn explain(error: &kube::Error) -> Unreachable {
 fn classify(words: &str) -> (&'static str, String) {
     let lower = words.to_ascii_lowercase();
     let has = |parts: &[&str]| parts.iter().any(|part| lower.contains(part));
+    if has(&[NONE_FREE]) {
+        return (
+            BUSY,
+            "this server has as many connections to clusters as it may (--cluster-connections)".to_owned(),
+        );
+    }
     if has(&[
         "certificate",
         "unknownissuer",
@@ -278,11 +320,14 @@ mod tests {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         drop(listener);
-        let client = connect(&document(&format!("https://127.0.0.1:{port}")))
+        let slots = Slots::new(2);
+        let client = connect(&document(&format!("https://127.0.0.1:{port}")), &slots)
             .await
             .unwrap();
         assert_eq!(look(&client).await.unwrap_err().reason, "ConnectionRefused");
-        let client = connect(&document("https://no-such-host.invalid")).await.unwrap();
+        let client = connect(&document("https://no-such-host.invalid"), &slots)
+            .await
+            .unwrap();
         assert_eq!(look(&client).await.unwrap_err().reason, "NameUnknown");
     }
 
@@ -301,7 +346,7 @@ mod tests {
         let mut document = document("https://127.0.0.1:1");
         document["users"][0]["user"] = serde_json::json!({
             "client-certificate-data": "cGxhbnRlZA==", "client-key-data": "cGxhbnRlZA=="});
-        let error = connect(&document).await.err().unwrap();
+        let error = connect(&document, &Slots::new(2)).await.err().unwrap();
         assert_eq!(error.reason, "BadCredentials");
         assert!(!error.message.contains("planted"));
     }

@@ -11,7 +11,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::{Ask, Begun, Fleet, Record, Reply, Work, health};
+use super::{Ask, Begun, Fleet, Record, Reply, Work, reach};
 use crate::{
     Error,
     error::is_taken,
@@ -19,7 +19,7 @@ use crate::{
         keys::{KeyError, Place},
         kubernetes::{self, Look, Unreachable, deployer, reader},
         store::{
-            Window, audit,
+            Window, accesses, audit,
             clusters::{self as store, ClusterRow},
             labels, time,
         },
@@ -86,8 +86,8 @@ pub async fn register(fleet: &Fleet, ask: &Ask, body: api::RegisterCluster) -> R
     if let Some(reply) = ask.answered(fleet).await? {
         return Ok(reply);
     }
-    let look = prove(&credentials).await?;
     let id = Uuid::new_v4();
+    let look = prove(fleet, ask, id, &credentials, "registration").await?;
     let sealed = fleet
         .keys
         .seal(place(id), credentials.document.to_string().as_bytes())
@@ -178,7 +178,7 @@ pub async fn change(fleet: &Fleet, ask: &Ask, name: &str, body: api::ChangeClust
     let renewed = match &body.kubeconfig {
         Some(kubeconfig) => {
             let credentials = read_kubeconfig(fleet, kubeconfig)?;
-            prove(&credentials).await?;
+            prove(fleet, ask, before.id, &credentials, "new credentials").await?;
             let plain = credentials.document.to_string();
             let sealed = fleet
                 .keys
@@ -251,6 +251,9 @@ pub async fn delete(fleet: &Fleet, ask: &Ask, name: &str) -> Result<Reply, Error
     let row = store::lock(work.db(), name).await?.ok_or_else(|| missing(name))?;
     ask.check_match(row.revision)?;
     let id = row.id.to_string();
+    for counted in accesses::take_of(work.db(), row.id).await? {
+        reach::record_hour(&mut work, &counted).await?;
+    }
     store::delete(work.db(), row.id).await?;
     audit::erase_target(work.db(), KIND, &id).await?;
     work.record(Record {
@@ -276,7 +279,7 @@ pub async fn delete(fleet: &Fleet, ask: &Ask, name: &str) -> Result<Reply, Error
 /// Best effort: a cluster that is gone must not keep its registration alive.
 async fn take_ours_away(fleet: &Fleet, id: Uuid) {
     let removal = async {
-        let (client, _) = health::owner(fleet, id, "removal").await?;
+        let (client, _) = reach::owner(fleet, id, "removal").await?;
         // The stronger one first.
         deployer::unbind(&client, id).await?;
         reader::remove(&client, id).await
@@ -329,10 +332,27 @@ fn read_kubeconfig(fleet: &Fleet, given: &api::Kubeconfig) -> Result<Sanitised, 
     sanitise(&document, fleet.allow).map_err(bad)
 }
 
-/// Connects, or says why that does not work.
+/// Connects, or says why that does not work. Who asked for it is known either way.
 #[tracing::instrument(name = "cluster.connect", skip_all, fields(server = credentials.server))]
-async fn prove(credentials: &Sanitised) -> Result<Look, Error> {
-    let look = async { kubernetes::look(&kubernetes::connect(&credentials.document).await?).await };
+async fn prove(
+    fleet: &Fleet,
+    ask: &Ask,
+    id: Uuid,
+    credentials: &Sanitised,
+    purpose: &str,
+) -> Result<Look, Error> {
+    let mut work = Work::of(fleet, &ask.caller.subject, Some(&ask.trace_id)).await?;
+    work.record(Record {
+        action: "cluster.accessed",
+        outcome: "Succeeded",
+        target_kind: KIND,
+        target_id: &id.to_string(),
+        details: json!({"purpose": purpose, "identity": "uploaded", "server": credentials.server}),
+    })
+    .await?;
+    work.commit().await?;
+    let slots = &fleet.connections.slots;
+    let look = async { kubernetes::look(&kubernetes::connect(&credentials.document, slots).await?).await };
     look.await.map_err(|why: Unreachable| Error::Unavailable {
         code: "CLUSTER_UNREACHABLE",
         message: format!("the cluster cannot be used: {}", why.message),

@@ -7,7 +7,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::{Fleet, Record, SYSTEM, Work, clusters, health};
+use super::{Fleet, Record, SYSTEM, Work, clusters, reach};
 use crate::{
     Error,
     infrastructure::{
@@ -66,7 +66,7 @@ pub async fn lend(
 }
 
 async fn bind(fleet: &Fleet, cluster: Uuid) -> Result<Lent, Unreachable> {
-    let (client, document) = health::owner(fleet, cluster, "deployment").await?;
+    let (client, document) = reach::owner(fleet, cluster, "deployment").await?;
     let binding = deployer::bind(&client, cluster, &fleet.deployer_role, fleet.now());
     let (token, renew_at) = tokio::time::timeout(PATIENCE, binding)
         .await
@@ -83,7 +83,7 @@ pub async fn take_back(fleet: &Fleet, cluster: Uuid, deployment: Uuid) -> Result
         return Ok(());
     }
     let removal = async {
-        let (client, _) = health::owner(fleet, cluster, "end of deployment").await?;
+        let (client, _) = reach::owner(fleet, cluster, "end of deployment").await?;
         deployer::unbind(&client, cluster).await
     };
     tokio::time::timeout(PATIENCE, removal)

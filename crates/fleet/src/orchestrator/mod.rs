@@ -9,6 +9,8 @@ pub mod health;
 pub mod operators;
 pub mod people;
 pub mod proof;
+pub mod reach;
+pub mod retention;
 pub mod schemas;
 pub mod tasks;
 pub mod waivers;
@@ -31,7 +33,7 @@ use crate::{
         tokens::{Issuer, Verifier},
     },
     metrics::Metrics,
-    settings::{Limits, Rates},
+    settings::{Limits, Rates, Retention},
 };
 
 pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
@@ -56,12 +58,12 @@ pub struct Fleet {
     pub token_lifetime: SignedDuration,
     pub health_interval: SignedDuration,
     pub refresh_interval: SignedDuration,
-    pub details_kept: Option<SignedDuration>,
+    pub retention: Retention,
     /// The cluster role that a deployer is bound to while a deployment runs.
     pub deployer_role: String,
     /// This process, in leases.
     pub holder: Uuid,
-    pub connections: health::Connections,
+    pub connections: reach::Connections,
 }
 
 impl Fleet {

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use super::{
     Ask, Fleet, Record, Work,
     crds::{KIND, find, missing, read_text},
-    health,
+    reach,
 };
 use crate::{
     Error,
@@ -146,11 +146,12 @@ type Looked = Option<Result<Proof, String>>;
 async fn look(fleet: &Fleet, cluster: &ClusterRow, new: &Crd) -> Result<Looked, String> {
     let mut tries = 0;
     loop {
-        let client = health::client_for(fleet, cluster.id, "proof", Some(&new.name))
+        let access = reach::reader(fleet, cluster.id, "proof", Some(&new.name))
             .await
             .map_err(|why| why.message)?;
+        let client = &access.client;
         let answer = async {
-            let Some(document) = objects::definition(&client, &new.name).await? else {
+            let Some(document) = objects::definition(client, &new.name).await? else {
                 return Ok(None);
             };
             let installed = match parse(document) {
@@ -158,11 +159,15 @@ async fn look(fleet: &Fleet, cluster: &ClusterRow, new: &Crd) -> Result<Looked, 
                 Err(why) => return Ok(Some(Err(why))),
             };
             let server = cluster.kubernetes_version.parse().ok();
-            objects::prove(&client, &cluster.name, server, &installed, new)
+            objects::prove(client, &cluster.name, server, &installed, new)
                 .await
                 .map(Some)
         };
-        match answer.await {
+        let answer = answer.await;
+        if answer.is_err() {
+            reach::failed(fleet, &access).await;
+        }
+        match answer {
             Ok(found) => return Ok(found),
             // The reader may be from before the cluster had this definition: it is given the right, which takes a moment
             // to be known.

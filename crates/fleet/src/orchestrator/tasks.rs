@@ -8,17 +8,15 @@ use jiff::SignedDuration;
 use tokio::sync::Semaphore;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use super::{Fleet, clusters, deployer, health, operators};
+use super::{Fleet, clusters, deployer, health, operators, reach, retention};
 use crate::{
     Error,
     infrastructure::{
         keys::LocalKeys,
-        store::{audit, clusters as cluster_store, idempotency, operators as operator_store, rates, time},
+        store::{clusters as cluster_store, operators as operator_store, time},
     },
 };
 
-/// Keys for repeated requests are kept for a day.
-const ANSWERS_KEPT: SignedDuration = SignedDuration::from_hours(24);
 /// Longer than a visit of a chart repository can take.
 const VISIT: SignedDuration = SignedDuration::from_mins(10);
 
@@ -30,12 +28,15 @@ const VISITS: usize = 4;
 
 type Task = fn(Arc<Fleet>) -> BoxFuture<'static, Result<(), Error>>;
 
-const TASKS: [(&str, u64, Task); 5] = [
+const TASKS: [(&str, u64, Task); 6] = [
     ("key rotation", 10, |fleet| {
         Box::pin(async move { rewrap(&fleet).await })
     }),
     ("overdue deployers", 20, |fleet| {
         Box::pin(async move { deployer::sweep(&fleet).await })
+    }),
+    ("hours of accesses", 60, |fleet| {
+        Box::pin(async move { reach::close_hours(&fleet).await })
     }),
     ("numbers", 15, |fleet| {
         Box::pin(async move { numbers(&fleet).await })
@@ -44,7 +45,7 @@ const TASKS: [(&str, u64, Task); 5] = [
         Box::pin(async move { token_keys(&fleet).await })
     }),
     ("retention", 3600, |fleet| {
-        Box::pin(async move { retain(&fleet).await })
+        Box::pin(async move { retention::apply(&fleet).await })
     }),
 ];
 
@@ -55,7 +56,9 @@ pub fn start(fleet: &Arc<Fleet>, key_file: Option<PathBuf>, stop: &CancellationT
         let again = move || task(fleet.clone());
         spawn(name, Duration::from_secs(seconds), stop, tracker, again);
     }
-    let clusters = Arc::new(Shared::new(fleet, stop, tracker, LOOKS));
+    // The other half of the connections is for what people ask.
+    let looks = (fleet.connections.slots.most() / 2).clamp(1, LOOKS);
+    let clusters = Arc::new(Shared::new(fleet, stop, tracker, looks));
     spawn("cluster health", TICK, stop, tracker, move || {
         let clusters = clusters.clone();
         Box::pin(async move { clusters.look_at_clusters().await })
@@ -216,6 +219,11 @@ async fn numbers(fleet: &Fleet) -> Result<(), Error> {
         .metrics
         .database_connections
         .set(i64::from(fleet.pool.size()));
+    let taken = fleet.connections.slots.taken();
+    fleet
+        .metrics
+        .cluster_connections
+        .set(i64::try_from(taken).unwrap_or(i64::MAX));
     Ok(())
 }
 
@@ -225,19 +233,6 @@ async fn token_keys(fleet: &Fleet) -> Result<(), Error> {
         .reload()
         .await
         .map_err(|error| Error::internal("failed to read the token keys again", error))
-}
-
-async fn retain(fleet: &Fleet) -> Result<(), Error> {
-    let now = fleet.now();
-    idempotency::forget(&fleet.pool, time(now - ANSWERS_KEPT)).await?;
-    rates::forget(&fleet.pool, time(now - SignedDuration::from_hours(1))).await?;
-    if let Some(kept) = fleet.details_kept {
-        let erased = audit::forget_details(&fleet.pool, time(now - kept)).await?;
-        if erased > 0 {
-            tracing::info!(erased, "details of old audit entries are erased");
-        }
-    }
-    Ok(())
 }
 
 /// Takes keys over when the file has others. One that cannot be read changes nothing.

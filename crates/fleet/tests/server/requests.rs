@@ -203,3 +203,45 @@ async fn replicas_count_together() {
     one.stop().await;
     two.stop().await;
 }
+
+#[tokio::test]
+async fn a_full_pool_is_an_answer_and_recovers_by_itself() {
+    let running = Running::with(|settings| settings.database_connections = 3).await;
+    let (admin, pool) = (&running.admin, &running.server.fleet.pool);
+    admin.post("/crds", &crd("1.0.0")).await.expect(201);
+    let mut held = Vec::new();
+    for _ in 0..3 {
+        held.push(pool.acquire().await.unwrap());
+    }
+    let begin = std::time::Instant::now();
+    let (key, second) = ([("idempotency-key", "k")], crd("2.0.0"));
+    let nobody = running.asker(None);
+    let (read, write, health) = tokio::join!(
+        admin.get("/crds"),
+        admin.ask("post", "/crds", Some(&second), &key),
+        nobody.get("/health"),
+    );
+    for refused in [read, write] {
+        let refused = refused.refused(503, "DATABASE_UNAVAILABLE");
+        assert_eq!(refused.header("retry-after"), "2");
+    }
+    health.expect(503);
+    let took = begin.elapsed();
+    assert!(took < std::time::Duration::from_secs(20), "{took:?}");
+    drop(held);
+    // Nothing of the refused write is there, and repeating it with its key does it once.
+    let history = async || {
+        let got = admin.get("/crds/things.example.com").await.expect(200).body;
+        got["schemaHistory"].as_array().unwrap().len()
+    };
+    assert_eq!(history().await, 1);
+    for _ in 0..2 {
+        admin.ask("post", "/crds", Some(&second), &key).await.expect(201);
+    }
+    assert_eq!(history().await, 2);
+    nobody.get("/health").await.expect(200);
+    gantry_fleet::orchestrator::audit::verify(pool, &[], None)
+        .await
+        .unwrap();
+    running.server.stop().await;
+}

@@ -10,7 +10,7 @@ use gantry_fleet::{
         tokens::{self, KeySource},
         vault::{Vault, VaultToken},
     },
-    settings::{Limits, Rates, Settings, TlsFiles},
+    settings::{Limits, Rates, Retention, Settings, TlsFiles},
 };
 use gantry_fleet_domain::kubeconfig::Allow;
 use gantry_kit::telemetry;
@@ -28,6 +28,9 @@ pub struct Arguments {
     /// Connections to the database; all replicas together must stay below what it allows.
     #[arg(long, env = "GANTRY_FLEET_DATABASE_CONNECTIONS", default_value_t = 20, value_parser = clap::value_parser!(u32).range(2..50))]
     database_connections: u32,
+    /// Connections to all clusters together.
+    #[arg(long, env = "GANTRY_FLEET_CLUSTER_CONNECTIONS", default_value_t = 90, value_parser = clap::value_parser!(u32).range(2..100))]
+    cluster_connections: u32,
     /// Where the API is served [default: 0.0.0.0:8443 with a certificate, 127.0.0.1:8080 without].
     #[arg(long, env = "GANTRY_FLEET_ADDRESS")]
     address: Option<SocketAddr>,
@@ -111,6 +114,18 @@ pub struct Arguments {
     /// Days that the erasable part of audit entries is kept; for ever when absent.
     #[arg(long, env = "GANTRY_FLEET_AUDIT_DETAILS_DAYS", value_name = "DAYS", value_parser = clap::value_parser!(i64).range(1..=36500))]
     audit_details_days: Option<i64>,
+    /// Hours that answers to requests with an Idempotency-Key are kept.
+    #[arg(long, env = "GANTRY_FLEET_ANSWERS_HOURS", value_name = "HOURS", default_value_t = Retention::default().answers.as_hours(), value_parser = clap::value_parser!(i64).range(1..=720))]
+    answers_hours: i64,
+    /// Days that waivers are kept after their last one; 0 is for ever.
+    #[arg(long, env = "GANTRY_FLEET_WAIVERS_DAYS", value_name = "DAYS", default_value_t = 90, value_parser = clap::value_parser!(i64).range(0..=36500))]
+    waivers_days: i64,
+    /// Days that schemas of old versions are kept which nothing needs any more; for ever when absent.
+    #[arg(long, env = "GANTRY_FLEET_SCHEMAS_DAYS", value_name = "DAYS", value_parser = clap::value_parser!(i64).range(1..=36500))]
+    schemas_days: Option<i64>,
+    /// Days after which the names of people are erased who did nothing more and are no local users; never when absent.
+    #[arg(long, env = "GANTRY_FLEET_PEOPLE_DAYS", value_name = "DAYS", value_parser = clap::value_parser!(i64).range(1..=36500))]
+    people_days: Option<i64>,
     /// Cluster role that our deployer has in a cluster while a deployment runs.
     #[arg(long, env = "GANTRY_FLEET_DEPLOYER_ROLE", default_value = "cluster-admin")]
     deployer_role: String,
@@ -193,6 +208,7 @@ pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
         insecure_http: arguments.insecure_http,
         database_url,
         database_connections: arguments.database_connections,
+        cluster_connections: arguments.cluster_connections,
         keys,
         key_file,
         tokens: sources,
@@ -220,9 +236,13 @@ pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
         refresh_interval: SignedDuration::from_mins(arguments.refresh_minutes),
         deployer_role: arguments.deployer_role.clone(),
         clock: std::sync::Arc::new(jiff::Timestamp::now),
-        details_kept: arguments
-            .audit_details_days
-            .map(|days| SignedDuration::from_hours(24 * days)),
+        retention: Retention {
+            audit_details: arguments.audit_details_days.map(days),
+            answers: SignedDuration::from_hours(arguments.answers_hours),
+            waivers: (arguments.waivers_days > 0).then(|| days(arguments.waivers_days)),
+            schemas: arguments.schemas_days.map(days),
+            people: arguments.people_days.map(days),
+        },
         helm: arguments.helm.or_else(helm_of_path),
     };
     let keep = async {
@@ -241,6 +261,10 @@ pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
     served?;
     tracing::info!("stopped");
     Ok(())
+}
+
+fn days(count: i64) -> SignedDuration {
+    SignedDuration::from_hours(24 * count)
 }
 
 /// What seals kubeconfigs: given, or made in the state folder for a server that keeps its own database.

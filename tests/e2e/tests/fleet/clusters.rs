@@ -1,5 +1,7 @@
 //! Real API servers: registered, looked at, lost and found again.
 
+use std::{path::Path, process::Command};
+
 use anyhow::Context as _;
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use gantry_e2e::{cluster::eventually, fleet::Fleet};
@@ -278,6 +280,55 @@ async fn a_cluster_that_is_lost_is_unhealthy_and_comes_back_by_itself() -> anyho
         .expect(200)?;
     is("token", "Healthy").await?;
     drop(other_door);
+    fleet.stop().await
+}
+
+/// Kills the API server of a local cluster, which starts it again with the same data.
+fn kill_the_api_server(variable: &str) -> anyhow::Result<()> {
+    let kubeconfig = std::env::var(variable).with_context(|| format!("{variable} must name a kubeconfig"))?;
+    // Clusters keep theirs in the folder that is called after them.
+    let name = Path::new(&kubeconfig)
+        .parent()
+        .and_then(Path::file_name)
+        .context("a kubeconfig of dev/cluster is in a folder")?;
+    let killed = Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../dev/cluster"))
+        .arg("exec")
+        .arg(name)
+        .args(["--", "pkill", "-KILL", "-x", "kube-apiserver"])
+        .status()?;
+    anyhow::ensure!(killed.success(), "there was no API server to kill");
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_api_server_that_is_killed_is_known_and_found_again() -> anyhow::Result<()> {
+    let fleet = Fleet::start(&[]).await?;
+    for (name, variable) in [("lost", "GANTRY_TEST_LOST"), ("other", "GANTRY_TEST_SIM")] {
+        let body =
+            json!({"name": name, "environment": "Dev", "kubeconfig": in_base64(&kubeconfig(variable)?)});
+        assert_eq!(fleet.post("/clusters", &body).await?["healthStatus"], "Healthy");
+    }
+    let is = async |health: &str| {
+        eventually(async || {
+            let cluster = fleet.get("/clusters/lost").await?;
+            anyhow::ensure!(cluster["healthStatus"] == health, "{cluster}");
+            Ok(cluster)
+        })
+        .await
+    };
+    for _ in 0..2 {
+        kill_the_api_server("GANTRY_TEST_LOST")?;
+        let lost = is("Unhealthy").await?;
+        let reason = lost["healthReason"].as_str().unwrap_or_default();
+        // Connections that were open break off; new ones are refused.
+        assert!(["ConnectionRefused", "Unreachable"].contains(&reason), "{lost}");
+        assert_ne!(lost["healthMessage"], "");
+        let other = fleet.get("/clusters/other").await?;
+        assert_eq!(other["healthStatus"], "Healthy", "{other}");
+        assert_eq!(is("Healthy").await?["healthReason"], "NodesReady");
+    }
+    let changes = fleet.get("/audit?action=cluster.health-changed").await?;
+    assert!(changes["total"].as_u64() >= Some(4), "{changes}");
     fleet.stop().await
 }
 

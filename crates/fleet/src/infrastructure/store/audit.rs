@@ -209,10 +209,10 @@ pub async fn head(pool: &PgPool) -> Result<Option<(i64, String, Option<Value>)>,
         .await
 }
 
-pub async fn forget_details(pool: &PgPool, before: Time) -> Result<u64, sqlx::Error> {
+pub async fn forget_details(connection: &mut PgConnection, before: Time) -> Result<u64, sqlx::Error> {
     let done = sqlx::query("delete from audit_details d using audit a where a.seq = d.seq and a.at < $1")
         .bind(before)
-        .execute(pool)
+        .execute(connection)
         .await?;
     Ok(done.rows_affected())
 }

@@ -288,3 +288,20 @@ pub async fn update(connection: &mut PgConnection, row: &CrdRow, now: Time) -> R
     .await
     .map(drop)
 }
+
+/// Forgets schemas from before this, except those that something needs: the newest of a definition, what a cluster runs,
+/// what an operator has as its current version, and what waits for an approval.
+pub async fn forget_schemas(connection: &mut PgConnection, before: Time) -> Result<u64, sqlx::Error> {
+    let done = sqlx::query(
+        "delete from crd_schemas s using crds c
+         where c.id = s.crd_id and s.created_at < $1 and s.approval <> 'Pending'
+           and s.position < (select max(n.position) from crd_schemas n where n.crd_id = s.crd_id)
+           and not exists (select from cluster_crds x where x.name = c.name and x.digest = s.digest)
+           and not exists (select from operators o
+                           where o.name = c.operator_name and o.current_version = s.operator_version)",
+    )
+    .bind(before)
+    .execute(connection)
+    .await?;
+    Ok(done.rows_affected())
+}

@@ -1,5 +1,6 @@
 //! SQL, one file per noun. Rows in and out; no decisions.
 
+pub mod accesses;
 pub mod audit;
 pub mod clusters;
 pub mod crds;

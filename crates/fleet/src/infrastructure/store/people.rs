@@ -132,3 +132,26 @@ pub async fn succeeded(connection: &mut PgConnection, id: Uuid) -> Result<(), sq
         .await
         .map(drop)
 }
+
+/// Forgets the names of those who did nothing since then and cannot log in here. `always` is never forgotten.
+pub async fn forget(
+    connection: &mut PgConnection,
+    before: Time,
+    always: &str,
+    now: Time,
+) -> Result<u64, sqlx::Error> {
+    let done = sqlx::query(
+        "update people p set subject = null, erased_at = $3
+         where p.subject is not null and p.subject <> $2
+           and not exists (select from users u where u.id = p.id)
+           and not exists (select from audit a where a.actor = p.id and a.at >= $1)
+           and not exists (select from idempotency i where i.person = p.id and i.created_at >= $1)
+           and exists (select from audit a where a.actor = p.id)",
+    )
+    .bind(before)
+    .bind(always)
+    .bind(now)
+    .execute(connection)
+    .await?;
+    Ok(done.rows_affected())
+}

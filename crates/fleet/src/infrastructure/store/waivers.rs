@@ -65,3 +65,12 @@ pub async fn delete(
         .await?;
     Ok(done.rows_affected() == 1)
 }
+
+/// Forgets those whose last day was before this one.
+pub async fn forget(connection: &mut PgConnection, before: Time) -> Result<u64, sqlx::Error> {
+    let done = sqlx::query("delete from crd_waivers where expires < ($1 at time zone 'utc')::date")
+        .bind(before)
+        .execute(connection)
+        .await?;
+    Ok(done.rows_affected())
+}

@@ -17,7 +17,7 @@ use gantry_fleet::{
         private_postgres::PrivatePostgres,
         tokens::{AUDIENCE, Grant, ISSUER, Issuer, KeySource},
     },
-    settings::{Limits, Rates, Settings},
+    settings::{Limits, Rates, Retention, Settings},
 };
 use gantry_fleet_domain::{access::Role, cluster::Environment, kubeconfig::Allow};
 use jiff::{SignedDuration, Timestamp};
@@ -136,6 +136,7 @@ pub fn settings(database_url: &str, folder: &Path) -> Settings {
         insecure_http: false,
         database_url: database_url.to_owned(),
         database_connections: 8,
+        cluster_connections: 90,
         keys: Keys::local(LocalKeys::parse(&key_line()).unwrap()),
         key_file: None,
         tokens: vec![KeySource::Secret(secret)],
@@ -157,7 +158,7 @@ pub fn settings(database_url: &str, folder: &Path) -> Settings {
         },
         health_interval: SignedDuration::from_secs(60),
         refresh_interval: SignedDuration::from_hours(1),
-        details_kept: None,
+        retention: Retention::default(),
         deployer_role: "cluster-admin".to_owned(),
         clock: std::sync::Arc::new(Timestamp::now),
         helm: None,

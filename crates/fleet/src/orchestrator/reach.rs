@@ -1,0 +1,296 @@
+//! How clusters are reached: with a token that does not last, or with what was uploaded to make one. No way leads to a
+//! cluster that is not written down first.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use jiff::{SignedDuration, Timestamp};
+use kube::Client;
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use super::{Fleet, Record, SYSTEM, Work, clusters};
+use crate::{
+    Error,
+    infrastructure::{
+        keys::Sealed,
+        kubernetes::{self, Unreachable, reader as account, slots::Slots},
+        store::{
+            accesses::{self, AccessRow, Key},
+            clusters as store, time,
+        },
+    },
+};
+
+/// For setting up the reader.
+const PREPARE: Duration = Duration::from_secs(10);
+/// Whose objects a reader may read; a role has to stay small enough to be stored.
+const MAX_DEFINITIONS: i64 = 1000;
+/// Connections with uploaded credentials are made anew after this.
+const KEPT: SignedDuration = SignedDuration::from_mins(30);
+/// Under which identity a cluster is looked at.
+const READER: &str = "reader";
+const UPLOADED: &str = "uploaded";
+const HOUR: SignedDuration = SignedDuration::from_hours(1);
+/// Longer than anything that was counted can take to fail.
+const AFTER: SignedDuration = SignedDuration::from_mins(10);
+/// Rows that become entries in one transaction, which holds the head of the log.
+const AT_ONCE: i64 = 100;
+
+/// Clients that are in use, so that credentials are opened rarely and connections are kept while there is room for them.
+#[derive(Clone)]
+pub struct Connections {
+    all: Arc<Mutex<HashMap<Uuid, Connection>>>,
+    pub slots: Slots,
+}
+
+#[derive(Clone)]
+struct Connection {
+    /// Of the credentials that it was made from.
+    sealed: Vec<u8>,
+    /// What the client is made from: a secret.
+    document: Arc<Value>,
+    /// Gone when its connections were needed for others.
+    client: Option<Client>,
+    identity: &'static str,
+    renew_at: Timestamp,
+}
+
+impl Connections {
+    pub fn new(most: usize) -> Self {
+        Self {
+            all: Arc::default(),
+            slots: Slots::new(most),
+        }
+    }
+
+    fn all(&self) -> MutexGuard<'_, HashMap<Uuid, Connection>> {
+        self.all.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn get(&self, id: Uuid, sealed: &[u8], now: Timestamp) -> Option<Connection> {
+        let found = self.all().get(&id).cloned();
+        found.filter(|connection| connection.sealed == sealed && connection.renew_at > now)
+    }
+
+    fn keep(&self, id: Uuid, connection: Connection) {
+        self.all().insert(id, connection);
+    }
+
+    pub fn forget(&self, id: Uuid) {
+        self.all().remove(&id);
+    }
+
+    /// Closes what is idle to a cluster, unless there is room for it.
+    fn let_go(&self, id: Uuid) {
+        if self.slots.has_room() {
+            return;
+        }
+        // Closed after the lock is given back.
+        let _client = self
+            .all()
+            .get_mut(&id)
+            .and_then(|connection| connection.client.take());
+    }
+}
+
+/// A client that may look at a cluster, and where its use is counted.
+pub struct Access {
+    pub client: Client,
+    pub counted: Key,
+    connections: Connections,
+}
+
+impl Drop for Access {
+    fn drop(&mut self) {
+        self.connections.let_go(self.counted.cluster);
+    }
+}
+
+/// A client with a token that does not last. Opening the uploaded credentials for a new one is an entry of the audit log
+/// each time; every use is counted, before it takes place. A new one may also read the objects of `definition`.
+pub async fn reader(
+    fleet: &Fleet,
+    id: Uuid,
+    purpose: &'static str,
+    definition: Option<&str>,
+) -> Result<Access, Unreachable> {
+    let (client, identity) = client(fleet, id, purpose, definition).await?;
+    let now = fleet.now();
+    let counted = Key {
+        cluster: id,
+        identity,
+        purpose,
+        hour: time(hour(now)),
+    };
+    if let Err(error) = accesses::count(&fleet.pool, &counted, time(now)).await {
+        return Err(unrecorded(&error.into()));
+    }
+    Ok(Access {
+        client,
+        counted,
+        connections: fleet.connections.clone(),
+    })
+}
+
+/// Of a use that gave nothing; what cannot be written is told in the log.
+pub async fn failed(fleet: &Fleet, access: &Access) {
+    let written = async {
+        let mut connection = fleet.pool.acquire().await?;
+        accesses::failed(&mut connection, &access.counted).await
+    };
+    if let Err(error) = written.await {
+        tracing::warn!(%error, "a failed access to a cluster is counted as one that succeeded");
+    }
+}
+
+fn hour(at: Timestamp) -> Timestamp {
+    Timestamp::from_second(at.as_second().div_euclid(3600) * 3600).unwrap_or(at)
+}
+
+async fn client(
+    fleet: &Fleet,
+    id: Uuid,
+    purpose: &str,
+    definition: Option<&str>,
+) -> Result<(Client, &'static str), Unreachable> {
+    let sealed = store::sealed(&fleet.pool, id)
+        .await
+        .map_err(|_| gone("the credentials could not be read from the database"))?
+        .ok_or_else(|| gone("the cluster is not registered any more"))?;
+    let now = fleet.now();
+    let slots = &fleet.connections.slots;
+    if let Some(mut found) = fleet.connections.get(id, &sealed.ciphertext, now) {
+        if let Some(client) = found.client {
+            return Ok((client, found.identity));
+        }
+        let client = kubernetes::connect(&found.document, slots).await?;
+        let identity = found.identity;
+        found.client = Some(client.clone());
+        fleet.connections.keep(id, found);
+        return Ok((client, identity));
+    }
+    let document = opened(fleet, id, &sealed, purpose).await?;
+    let uploaded = kubernetes::connect(&document, slots).await?;
+    let mut definitions = store::known_crds(&fleet.pool, id, MAX_DEFINITIONS)
+        .await
+        .map_err(|_| gone("what the cluster runs could not be read from the database"))?;
+    definitions.extend(definition.map(str::to_owned));
+    let reader = tokio::time::timeout(PREPARE, account::open(&uploaded, id, &definitions, now));
+    let (document, client, identity, renew_at) = match reader
+        .await
+        .unwrap_or_else(|_| Err(Unreachable::timeout(PREPARE)))
+    {
+        Ok((token, renew_at)) => {
+            // Its connection is not needed any more.
+            drop(uploaded);
+            let document = kubernetes::with_token(&document, &token);
+            let client = kubernetes::connect(&document, slots).await?;
+            kubernetes::settle(&client).await;
+            (document, client, READER, renew_at)
+        }
+        // Those who upload credentials that may only look need no others.
+        Err(why) if account::is_refused(&why) => (document, uploaded, UPLOADED, now + KEPT),
+        Err(why) => return Err(why),
+    };
+    let connection = Connection {
+        sealed: sealed.ciphertext,
+        document: Arc::new(document),
+        client: Some(client.clone()),
+        identity,
+        renew_at,
+    };
+    fleet.connections.keep(id, connection);
+    Ok((client, identity))
+}
+
+/// A client with what was uploaded itself, to set up and take away what is ours, and the credentials it is made from.
+pub async fn owner(fleet: &Fleet, id: Uuid, purpose: &str) -> Result<(Client, Value), Unreachable> {
+    let sealed = store::sealed(&fleet.pool, id)
+        .await
+        .map_err(|_| gone("the credentials could not be read from the database"))?
+        .ok_or_else(|| gone("the cluster is not registered any more"))?;
+    let document = opened(fleet, id, &sealed, purpose).await?;
+    let client = kubernetes::connect(&document, &fleet.connections.slots).await?;
+    Ok((client, document))
+}
+
+fn gone(message: &str) -> Unreachable {
+    Unreachable {
+        reason: "CredentialsUnavailable",
+        message: message.to_owned(),
+    }
+}
+
+async fn opened(fleet: &Fleet, id: Uuid, sealed: &Sealed, purpose: &str) -> Result<Value, Unreachable> {
+    let plain = fleet
+        .keys
+        .open(clusters::place(id), sealed)
+        .await
+        .map_err(|error| gone(&format!("the credentials cannot be opened: {error}")))?;
+    let document =
+        serde_json::from_slice(&plain).map_err(|_| gone("the credentials are not what was stored"))?;
+    if let Err(error) = record_access(fleet, id, purpose).await {
+        return Err(unrecorded(&error));
+    }
+    Ok(document)
+}
+
+fn unrecorded(error: &Error) -> Unreachable {
+    let error = error as &dyn std::error::Error;
+    tracing::warn!(error, "an access to a cluster could not be recorded");
+    gone("the access could not be recorded, so it did not take place")
+}
+
+async fn record_access(fleet: &Fleet, id: Uuid, purpose: &str) -> Result<(), Error> {
+    let mut work = Work::of(fleet, SYSTEM, None).await?;
+    work.record(Record {
+        action: "cluster.accessed",
+        outcome: "Succeeded",
+        target_kind: clusters::KIND,
+        target_id: &id.to_string(),
+        details: json!({"purpose": purpose, "identity": UPLOADED, "replica": fleet.holder}),
+    })
+    .await?;
+    work.commit().await
+}
+
+/// Makes entries of what was counted in hours that are over: by whichever replica comes first, each row once, since it goes
+/// in the transaction that adds its entry.
+pub async fn close_hours(fleet: &Fleet) -> Result<(), Error> {
+    loop {
+        let mut work = Work::of(fleet, SYSTEM, None).await?;
+        let (until, latest) = (work.now - HOUR - AFTER, work.now + HOUR);
+        let rows = accesses::take_over(work.db(), time(until), time(latest), AT_ONCE).await?;
+        if rows.is_empty() {
+            return Ok(());
+        }
+        for row in &rows {
+            record_hour(&mut work, row).await?;
+        }
+        work.commit().await?;
+    }
+}
+
+/// The entry of one row.
+pub async fn record_hour(work: &mut Work<'_>, row: &AccessRow) -> Result<(), Error> {
+    let (first, last): (Timestamp, Timestamp) = (row.first_at.into(), row.last_at.into());
+    work.record(Record {
+        action: "cluster.accessed",
+        outcome: if row.failures >= row.count {
+            "Failed"
+        } else {
+            "Succeeded"
+        },
+        target_kind: clusters::KIND,
+        target_id: &row.cluster_id.to_string(),
+        details: json!({
+            "purpose": row.purpose, "identity": row.identity, "count": row.count, "failures": row.failures,
+            "first": first, "last": last,
+        }),
+    })
+    .await
+}

@@ -1,0 +1,54 @@
+//! What grows by itself goes when its time is over, table by table. That something of the record went is recorded itself;
+//! the chain of the audit log is never touched.
+
+use jiff::SignedDuration;
+use serde_json::json;
+
+use super::{Fleet, Record, SYSTEM, Work};
+use crate::{
+    Error,
+    infrastructure::store::{audit, crds, idempotency, people, rates, time, waivers},
+};
+
+/// A bucket that nobody took from for so long has been full for most of it.
+const BUCKETS: SignedDuration = SignedDuration::from_hours(1);
+
+pub async fn apply(fleet: &Fleet) -> Result<(), Error> {
+    let (now, kept) = (fleet.now(), fleet.retention);
+    // Of no meaning to anybody after their time.
+    idempotency::forget(&fleet.pool, time(now - kept.answers)).await?;
+    rates::forget(&fleet.pool, time(now - BUCKETS)).await?;
+    let mut work = Work::of(fleet, SYSTEM, None).await?;
+    let (mut details, mut expired, mut schemas, mut names) = (0, 0, 0, 0);
+    if let Some(kept) = kept.audit_details {
+        details = audit::forget_details(work.db(), time(now - kept)).await?;
+    }
+    if let Some(kept) = kept.waivers {
+        expired = waivers::forget(work.db(), time(now - kept)).await?;
+    }
+    if let Some(kept) = kept.schemas {
+        schemas = crds::forget_schemas(work.db(), time(now - kept)).await?;
+    }
+    if let Some(kept) = kept.people {
+        names = people::forget(work.db(), time(now - kept), SYSTEM, time(now)).await?;
+    }
+    if details + expired + schemas + names == 0 {
+        return Ok(());
+    }
+    tracing::info!(
+        details,
+        waivers = expired,
+        schemas,
+        people = names,
+        "what was kept long enough is gone"
+    );
+    work.record(Record {
+        action: "retention.applied",
+        outcome: "Succeeded",
+        target_kind: "server",
+        target_id: "retention",
+        details: json!({"auditDetails": details, "waivers": expired, "schemas": schemas, "people": names}),
+    })
+    .await?;
+    work.commit().await
+}

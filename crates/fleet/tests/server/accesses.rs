@@ -1,0 +1,197 @@
+//! Every use of a cluster is in the audit log: what opens credentials at once, looks with a token that is at hand by the
+//! hour, each of them once, whoever writes them and whatever happens on the way.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicI64, Ordering},
+};
+
+use gantry_fleet::{
+    infrastructure::store::{accesses as store, time},
+    orchestrator::{audit::verify, reach},
+};
+use jiff::{SignedDuration, Timestamp};
+use serde_json::Value;
+use sqlx::PgPool;
+
+use super::support::{Running, kube::StandIn, pool, until};
+
+/// A server whose clock can be put forward, and which looks at clusters when it is told to.
+async fn started() -> (Running, Arc<AtomicI64>) {
+    let offset = Arc::new(AtomicI64::new(0));
+    let clock = offset.clone();
+    let running = Running::with(|settings| {
+        settings.health_interval = SignedDuration::from_secs(1);
+        settings.clock =
+            Arc::new(move || Timestamp::now() + SignedDuration::from_secs(clock.load(Ordering::SeqCst)));
+    })
+    .await;
+    (running, offset)
+}
+
+/// How often a cluster was looked at, and how often in vain, as it is counted now.
+async fn counted(pool: &PgPool) -> (i64, i64) {
+    sqlx::query_as(
+        "select coalesce(sum(count), 0)::bigint, coalesce(sum(failures), 0)::bigint from cluster_accesses",
+    )
+    .fetch_one(pool)
+    .await
+    .unwrap()
+}
+
+/// The same, as the log has it, and by how many entries.
+async fn logged(running: &Running) -> (i64, i64, usize) {
+    let got = running
+        .admin
+        .get("/audit?action=cluster.accessed&limit=100")
+        .await
+        .expect(200);
+    let hours: Vec<&Value> = got.body["entries"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|entry| &entry["details"])
+        .filter(|details| details["count"].is_i64())
+        .collect();
+    let sum = |field: &str| hours.iter().map(|details| details[field].as_i64().unwrap()).sum();
+    (sum("count"), sum("failures"), hours.len())
+}
+
+#[tokio::test]
+async fn looks_are_counted_before_they_take_place_and_logged_when_their_hour_is_over() {
+    let (running, offset) = started().await;
+    let (cluster, pool) = (StandIn::start().await, pool(&running.database_url).await);
+    running
+        .admin
+        .post("/clusters", &cluster.registration("c", "t"))
+        .await
+        .expect(201);
+    until("three looks are counted", async || {
+        (counted(&pool).await.0 >= 3).then_some(())
+    })
+    .await;
+    // One that never gets an answer is counted while it waits.
+    cluster.mood(super::support::kube::HANG);
+    let (before, asked) = (counted(&pool).await.0, cluster.asked());
+    until("a look hangs", async || (cluster.asked() > asked).then_some(())).await;
+    assert!(counted(&pool).await.0 > before);
+    until("it is counted as a failure", async || {
+        (counted(&pool).await.1 >= 1).then_some(())
+    })
+    .await;
+    assert_eq!(logged(&running).await.2, 0, "the hour is not over");
+    // No more looks, and then two hours later.
+    let disabled = serde_json::json!({"isEnabled": false});
+    running.admin.put("/clusters/c", &disabled).await.expect(200);
+    let mut total = counted(&pool).await;
+    until("no look is left", async || {
+        tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+        let now = counted(&pool).await;
+        let quiet = now == total;
+        total = now;
+        quiet.then_some(())
+    })
+    .await;
+    reach::close_hours(&running.server.fleet).await.unwrap();
+    assert_eq!(counted(&pool).await, total, "the hour is still not over");
+    offset.store(2 * 3600, Ordering::SeqCst);
+    // Somebody who begins with it and dies loses nothing.
+    let mut dies = pool.begin().await.unwrap();
+    let now = running.server.fleet.now();
+    let taken = store::take_over(
+        &mut dies,
+        time(now - SignedDuration::from_hours(1)),
+        time(now + SignedDuration::from_hours(1)),
+        100,
+    )
+    .await
+    .unwrap();
+    assert!(!taken.is_empty());
+    dies.rollback().await.unwrap();
+    // Several at once: each row is logged once.
+    let fleet = &running.server.fleet;
+    let all = futures::future::join_all((0..4).map(|_| reach::close_hours(fleet))).await;
+    assert!(all.iter().all(Result::is_ok), "{all:?}");
+    let (count, failures, entries) = logged(&running).await;
+    assert_eq!((count, failures), total);
+    assert_eq!(entries, taken.len());
+    assert_eq!(counted(&pool).await, (0, 0));
+    verify(&pool, &[], None).await.unwrap();
+    running.server.stop().await;
+}
+
+#[tokio::test]
+async fn what_was_counted_of_a_cluster_is_logged_when_it_is_removed() {
+    let (running, _) = started().await;
+    let (cluster, pool) = (StandIn::start().await, pool(&running.database_url).await);
+    let body = cluster.registration("c", "t");
+    let made = running.admin.post("/clusters", &body).await.expect(201);
+    let id = made.body["clusterId"].as_str().unwrap();
+    until("looks are counted", async || {
+        (counted(&pool).await.0 >= 2).then_some(())
+    })
+    .await;
+    let entries = async || {
+        let path = format!("/audit?action=cluster.accessed&targetId={id}");
+        let got = running.admin.get(&path).await.expect(200).body;
+        let details = got["entries"].as_array().unwrap().iter();
+        (
+            got["total"].as_i64().unwrap(),
+            details.filter(|entry| !entry["details"].is_null()).count(),
+        )
+    };
+    let (before, with_details) = entries().await;
+    assert!(
+        before >= 2 && with_details >= 2,
+        "the registration, and the reader"
+    );
+    running.admin.delete("/clusters/c").await.expect(204);
+    let (after, with_details) = entries().await;
+    assert!(
+        after > before + 1,
+        "the removal and the hour: {before} and {after}"
+    );
+    assert_eq!(with_details, 0, "they are erased with the cluster");
+    assert_eq!(counted(&pool).await, (0, 0));
+    verify(&pool, &[], None).await.unwrap();
+    running.server.stop().await;
+}
+
+#[tokio::test]
+async fn nobody_reaches_a_cluster_unseen() {
+    let (running, _) = started().await;
+    let (cluster, pool) = (StandIn::start().await, pool(&running.database_url).await);
+    // A registration that fails is there with who tried it, and where.
+    cluster.mood(500);
+    let body = cluster.registration("c", "t");
+    running
+        .admin
+        .post("/clusters", &body)
+        .await
+        .refused(503, "CLUSTER_UNREACHABLE");
+    let got = running
+        .admin
+        .get("/audit?action=cluster.accessed")
+        .await
+        .expect(200);
+    let entry = &got.body["entries"][0];
+    assert_eq!(entry["actor"], "admin");
+    assert_eq!(entry["details"]["purpose"], "registration");
+    assert_eq!(entry["details"]["server"], cluster.url.as_str());
+    cluster.mood(200);
+    let made = running.admin.post("/clusters", &body).await.expect(201);
+    let id = made.body["clusterId"].as_str().unwrap().parse().unwrap();
+    until("it is looked at", async || {
+        (counted(&pool).await.0 > 0).then_some(())
+    })
+    .await;
+    // What cannot be counted does not take place.
+    sqlx::query("alter table cluster_accesses rename to away")
+        .execute(&pool)
+        .await
+        .unwrap();
+    let fleet = &running.server.fleet;
+    let refused = reach::reader(fleet, id, "health", None).await.err().unwrap();
+    assert_eq!(refused.reason, "CredentialsUnavailable");
+    running.server.stop().await;
+}
