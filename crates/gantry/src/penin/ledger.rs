@@ -174,8 +174,7 @@ fn open(path: &Path) -> anyhow::Result<Record> {
 /// Whether a file is a beginning of the chain, in words.
 fn agree(file: &[u8], chain: &[String]) -> Result<String, Disagreement> {
     let chain: Vec<&str> = chain.iter().map(String::as_str).collect();
-    let missing = copy::compare(file, &chain)?;
-    let missing = missing.iter().filter(|byte| **byte == b'\n').count();
+    let missing = copy::ends(&copy::compare(file, &chain)?);
     Ok(format!(
         "the file holds {} of the {} entries in the ConfigMaps, and they are the same",
         chain.len() - missing,

@@ -2,7 +2,7 @@
 
 use std::{fs, path::Path, process::Stdio, time::Duration};
 
-use anyhow::{Context as _, ensure};
+use anyhow::{Context as _, bail, ensure};
 use gantry_e2e::{Cluster, Running, eventually_for};
 use gantry_kit::testing::Faults;
 use gantry_operator::penin::{
@@ -72,8 +72,8 @@ async fn caught_up(world: &World, file: &Path) -> anyhow::Result<String> {
 async fn a_copy_survives_its_keeper_and_knows_what_was_done_to_the_chain() -> anyhow::Result<()> {
     let home = Cluster::simulated().await?;
     let world = World::new(&home, "improves", json!({}), json!({})).await?;
-    let home = tempfile::tempdir()?;
-    let folder = home.path().join("demo");
+    let place = tempfile::tempdir()?;
+    let folder = place.path().join("demo");
     let file = folder.join(ENTRIES);
     let operator = Running::start(&world.cluster, &Faults::default()).await?;
     world.one_more_guard("more").await?;
@@ -83,11 +83,10 @@ async fn a_copy_survives_its_keeper_and_knows_what_was_done_to_the_chain() -> an
     loop {
         let mut keeper = start(&world, &folder)?;
         tokio::time::sleep(Duration::from_millis(700)).await;
-        ensure!(
-            keeper.try_wait()?.is_none(),
-            "it ended: {}",
-            ended(keeper).await?.1
-        );
+        if keeper.try_wait()?.is_some() {
+            let (code, said) = ended(keeper).await?;
+            bail!("it ended with {code:?}: {said}");
+        }
         keeper.kill().await?;
         lives += 1;
         let status = api.get("more").await?.data["status"].clone();
@@ -156,5 +155,6 @@ async fn a_copy_survives_its_keeper_and_knows_what_was_done_to_the_chain() -> an
     world.cluster.create(&restored).await?;
     let (good, said) = world.command(&verify).await?;
     assert!(good, "{said}");
-    world.cluster.done().await
+    world.cluster.done().await?;
+    home.done().await
 }

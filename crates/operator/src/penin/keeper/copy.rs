@@ -151,6 +151,11 @@ pub fn whole(file: &str) -> (&str, &str) {
     file.split_at(file.rfind('\n').map_or(0, |end| end + 1))
 }
 
+/// How many lines end in a text.
+pub fn ends(text: &[u8]) -> usize {
+    text.split(|byte| *byte == b'\n').count().saturating_sub(1)
+}
+
 /// The heads of a copy. One that was torn by a crash is on a line of its own, which a later head follows.
 pub fn heads(file: &str) -> Result<Vec<SignedHead>, Disagreement> {
     let (complete, _) = whole(file);

@@ -147,5 +147,5 @@ fn step(name: &str, folder: &Path, volume: &mut Volume, segments: &[Segment]) ->
     if !due.is_empty() {
         volume.append(&due).map_err(not_writable)?;
     }
-    Ok(due.entries.iter().filter(|byte| **byte == b'\n').count())
+    Ok(copy::ends(&due.entries))
 }
