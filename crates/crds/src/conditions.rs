@@ -43,6 +43,8 @@ pub mod types {
     pub const METRICS_AVAILABLE: &str = "MetricsAvailable";
     /// PeninOmegaCluster: the ledger volume is there, with the asked-for size.
     pub const LEDGER_READY: &str = "LedgerReady";
+    /// PeninOmegaCluster: the record of changes is copied to the ledger volume.
+    pub const LEDGER_KEPT: &str = "LedgerKept";
     /// Model: what was asked for is made for Prometheus.
     pub const MONITORED: &str = "Monitored";
     /// An autoscaler of ours exists where one was asked for.
@@ -147,6 +149,8 @@ pub mod reasons {
     pub const METRICS_NOT_SERVED: &str = "MetricsNotServed";
     pub const METRICS_READ: &str = "MetricsRead";
     pub const LEDGER_PINS_PODS: &str = "LedgerPinsPods";
+    pub const LEDGER_DISAGREES: &str = "LedgerDisagrees";
+    pub const LEDGER_NOT_WRITABLE: &str = "LedgerNotWritable";
     pub const SERVICE_MONITOR_MISSING: &str = "ServiceMonitorMissing";
 
     // InfrastructureChange: the ends are called as the phase.

@@ -69,6 +69,11 @@ impl Gate {
         self.readiness.opened.notify_waiters();
     }
 
+    /// For work without which the process is of no use, also after it was ready.
+    pub fn close(&self, why: String) {
+        self.set(Some(why));
+    }
+
     /// Says what is waited for. A gate that was open stays open: a passing fault of one watch must not take a working
     /// operator out of service.
     pub fn wait_for(&self, what: String) {

@@ -7,7 +7,7 @@ use anyhow::{Context as _, ensure};
 use gantry_e2e::{
     Cluster, Running, eventually,
     fixtures::{condition, peninomegacluster_resource as resource, wait_ready},
-    snapshot::child_kinds,
+    snapshot::{child_kinds, children},
 };
 use gantry_kit::testing::Faults;
 use k8s_openapi::api::{
@@ -203,6 +203,65 @@ async fn a_ledger_that_cannot_change_says_so_and_nothing_is_tried_again_and_agai
         .into_iter()
         .filter(|write| write.status >= 400);
     assert_eq!(refused.count(), 0, "nothing impossible is asked for");
+    cluster.done().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_keeper_of_the_ledger_comes_and_goes_and_restarts_nobody() -> anyhow::Result<()> {
+    let cluster = Cluster::simulated().await?;
+    let _operator = Running::start(&cluster, &Faults::default()).await?;
+    let spec = |changes: bool, volume: bool| {
+        json!({
+            "storage": {"wormLedger": {"enabled": volume}, "cache": {"enabled": false}},
+            "networkPolicy": {},
+            "selfArchitecting": {
+                "enabled": changes, "allowedFields": ["replicas.sigmaGuard"], "verdict": {"metric": "srScore"},
+            },
+        })
+    };
+    // Waits for what the condition says, and for what there is of the keeper.
+    let told = async |reason: &str, expected: &[&str]| {
+        eventually(async || {
+            let live = cluster.api(&resource()).get("a").await?;
+            let kept = condition(&live, "LedgerKept").context("no condition")?;
+            ensure!(kept["reason"] == reason, "{kept}");
+            let all = children(&cluster).await?.into_keys();
+            let own: Vec<String> = all
+                .filter_map(|name| name.strip_suffix("/a-ledger-keeper").map(ToOwned::to_owned))
+                .collect();
+            ensure!(own == expected, "{own:?}");
+            Ok(())
+        })
+        .await?;
+        let live = ready(&cluster).await?;
+        ensure!(live.data["status"]["phase"] == "Running");
+        anyhow::Ok(())
+    };
+    cluster.apply(&resource(), &of("a", spec(false, true))).await?;
+    told("NotRequested", &[]).await?;
+    let before = generations(&cluster).await?;
+    let everything = [
+        "Deployment",
+        "NetworkPolicy",
+        "Role",
+        "RoleBinding",
+        "ServiceAccount",
+    ];
+    cluster.apply(&resource(), &of("a", spec(true, true))).await?;
+    told("Succeeded", &everything).await?;
+    let claim = claims(&cluster).get("a-ledger").await?;
+    let mut with = generations(&cluster).await?;
+    with.remove("a-ledger-keeper");
+    assert_eq!(with, before, "its coming restarts nobody");
+    cluster.apply(&resource(), &of("a", spec(false, true))).await?;
+    told("NotRequested", &[]).await?;
+    assert_eq!(generations(&cluster).await?, before);
+    cluster.apply(&resource(), &of("a", spec(true, true))).await?;
+    told("Succeeded", &everything).await?;
+    cluster.apply(&resource(), &of("a", spec(true, false))).await?;
+    told("NotRequested", &[]).await?;
+    let left = claims(&cluster).get("a-ledger").await?;
+    assert_eq!(left.metadata.uid, claim.metadata.uid, "the volume stays");
     cluster.done().await
 }
 

@@ -1,12 +1,22 @@
 //! `gantry penin ledger`: prints the record of a cluster's changes, and proves that nobody altered it.
 
-use std::{fs, path::PathBuf, process::ExitCode};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
 
 use anyhow::{Context as _, bail};
 use clap::{Args, Subcommand};
 use gantry_kit::ObjectKey;
 use gantry_ledger::{Entry, Fault, Head, PublicKey, SignedHead, verify_lines};
-use gantry_operator::penin::change::{LEDGER_LABEL, Segment, ledger_label, ledger_name};
+use gantry_operator::penin::{
+    change::{LEDGER_LABEL, Segment, ledger_label, ledger_name},
+    keeper::{
+        copy::{self, Disagreement},
+        volume,
+    },
+};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{Api, api::ListParams};
 
@@ -21,7 +31,13 @@ pub struct Arguments {
 #[derive(Subcommand)]
 enum Command {
     /// Print the entries, one on each line. Keep the output: `verify --file` reads it.
-    Show(Which),
+    Show {
+        #[command(flatten)]
+        which: Which,
+        /// Entries from a file, or from the folder of a copy that `keep` makes, instead of the cluster's.
+        #[arg(long, value_name = "PATH")]
+        file: Option<PathBuf>,
+    },
     /// Prove that no entry was altered, removed, added or moved, and that every head was signed.
     Verify {
         #[command(flatten)]
@@ -34,10 +50,17 @@ enum Command {
         /// mistakes, not against a forger.
         #[arg(long, value_name = "FILE")]
         public_key: Option<PathBuf>,
-        /// Entries from a file, as `show` printed them, instead of the cluster's. Files have no signed heads.
-        #[arg(long, value_name = "FILE")]
+        /// Entries from a file, as `show` printed them, instead of the cluster's; such a file has no signed heads. Or the
+        /// folder of a copy that `keep` makes, which has.
+        #[arg(long, value_name = "PATH")]
         file: Option<PathBuf>,
+        /// Prove those of the cluster as well, and that the file is a beginning of them.
+        #[arg(long, requires = "file")]
+        compare: bool,
     },
+    /// Copy every entry to files that are only appended to, and go on doing so: what runs beside a cluster with
+    /// selfArchitecting and a ledger volume.
+    Keep(super::keep::Arguments),
 }
 
 #[derive(Args)]
@@ -57,12 +80,17 @@ struct Record {
     /// Parts without a readable head.
     headless: Vec<String>,
     key: Option<String>,
+    /// The bytes of a file, which may end within a line.
+    file: Vec<u8>,
 }
 
 pub async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     match arguments.command {
-        Command::Show(which) => {
-            let (record, _) = read(which).await?;
+        Command::Show { which, file } => {
+            let record = match file {
+                Some(file) => open(&file)?,
+                None => read(which).await?.0,
+            };
             record.lines.iter().for_each(|line| println!("{line}"));
             Ok(ExitCode::SUCCESS)
         }
@@ -71,35 +99,87 @@ pub async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
             since,
             public_key,
             file,
+            compare,
         } => {
-            let (mut record, name) = match file {
-                Some(file) => {
-                    let text = fs::read_to_string(&file)
-                        .with_context(|| format!("failed to read {}", file.display()))?;
-                    let Some(namespace) = which.namespace else {
-                        bail!("say which namespace the cluster is in: a file does not tell");
-                    };
-                    let lines = text.lines().map(ToOwned::to_owned).collect();
-                    let name = ledger_name(&ObjectKey::new(namespace, which.cluster));
-                    (
-                        Record {
-                            lines,
-                            ..Record::default()
-                        },
-                        name,
-                    )
-                }
-                None => read(which).await?,
+            let trusted = public_key.map(|file| text(&file)).transpose()?;
+            let report = |name: &str, mut record: Record| {
+                record.key = trusted.clone().or(record.key);
+                report(name, &record, &since, trusted.is_some())
             };
-            let trusted = public_key.is_some();
-            if let Some(file) = public_key {
-                let text = fs::read_to_string(&file)
-                    .with_context(|| format!("failed to read {}", file.display()))?;
-                record.key = Some(text);
+            let Some(file) = file else {
+                let (record, name) = read(which).await?;
+                return Ok(code(report(&name, record)));
+            };
+            let record = open(&file)?;
+            if !compare {
+                let Some(namespace) = which.namespace else {
+                    bail!("say which namespace the cluster is in: a file does not tell");
+                };
+                let name = ledger_name(&ObjectKey::new(namespace, which.cluster));
+                return Ok(code(report(&name, record)));
             }
-            Ok(report(&name, &record, &since, trusted))
+            let (chain, name) = read(which).await?;
+            let agree = agree(&record.file, &chain.lines);
+            println!("{}:", file.display());
+            let whole = report(&name, record);
+            println!("ConfigMaps:");
+            let whole = report(&name, chain) && whole;
+            match &agree {
+                Ok(words) => println!("{words}"),
+                Err(disagreement) => eprintln!("they disagree: {disagreement}"),
+            }
+            Ok(code(whole && agree.is_ok()))
         }
+        Command::Keep(arguments) => super::keep::run(arguments).await,
     }
+}
+
+fn code(good: bool) -> ExitCode {
+    if good {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
+}
+
+fn text(file: &Path) -> anyhow::Result<String> {
+    fs::read_to_string(file).with_context(|| format!("failed to read {}", file.display()))
+}
+
+/// A record from a file of entries, or from the folder of a copy.
+fn open(path: &Path) -> anyhow::Result<Record> {
+    if !path.is_dir() {
+        let text = text(path)?;
+        return Ok(Record {
+            lines: text.lines().map(ToOwned::to_owned).collect(),
+            file: text.into_bytes(),
+            ..Record::default()
+        });
+    }
+    let copy = volume::read(path).with_context(|| format!("failed to read {}", path.display()))?;
+    let entries = String::from_utf8_lossy(&copy.entries).into_owned();
+    let (complete, torn) = copy::whole(&entries);
+    if !torn.is_empty() {
+        eprintln!("the last line is not complete yet, and is left out");
+    }
+    Ok(Record {
+        lines: complete.lines().map(ToOwned::to_owned).collect(),
+        heads: copy::heads(&copy.heads)?,
+        headless: Vec::new(),
+        key: copy.key,
+        file: copy.entries,
+    })
+}
+
+/// Whether a file is a beginning of the chain, in words.
+fn agree(file: &[u8], chain: &[String]) -> Result<String, Disagreement> {
+    let chain: Vec<&str> = chain.iter().map(String::as_str).collect();
+    let missing = copy::ends(&copy::compare(file, &chain)?);
+    Ok(format!(
+        "the file holds {} of the {} entries in the ConfigMaps, and they are the same",
+        chain.len() - missing,
+        chain.len()
+    ))
 }
 
 async fn read(which: Which) -> anyhow::Result<(Record, String)> {
@@ -110,15 +190,8 @@ async fn read(which: Which) -> anyhow::Result<(Record, String)> {
         .list(&ListParams::default().labels(&selector))
         .await
         .context("failed to list the ConfigMaps of the ledger")?;
-    let mut segments: Vec<(Segment, Option<String>)> = found
-        .items
-        .iter()
-        .map(|map| {
-            let key = map.data.as_ref().and_then(|data| data.get("public-key.pem"));
-            (Segment::new(map), key.cloned())
-        })
-        .collect();
-    segments.sort_by_key(|(segment, _)| segment.number);
+    let mut segments: Vec<Segment> = found.items.iter().map(Segment::new).collect();
+    segments.sort_by_key(|segment| segment.number);
     if segments.is_empty() {
         bail!(
             "there is no ledger of PeninOmegaCluster {} in namespace {namespace}",
@@ -126,18 +199,19 @@ async fn read(which: Which) -> anyhow::Result<(Record, String)> {
         );
     }
     let mut record = Record::default();
-    for (segment, key) in segments {
+    for segment in segments {
         record.lines.extend(segment.lines);
         match segment.head {
             Some(head) => record.heads.push(head),
             None => record.headless.push(segment.name),
         }
-        record.key = key.or(record.key);
+        record.key = segment.public_key.or(record.key);
     }
     Ok((record, ledger_name(&ObjectKey::new(namespace, which.cluster))))
 }
 
-fn report(name: &str, record: &Record, since: &[Head], trusted: bool) -> ExitCode {
+/// Tells what was found, and whether it is good.
+fn report(name: &str, record: &Record, since: &[Head], trusted: bool) -> bool {
     match check(name, record, since) {
         Ok((head, key)) => {
             println!("ledger {name}: {} entries, head {head}", record.lines.len());
@@ -148,11 +222,11 @@ fn report(name: &str, record: &Record, since: &[Head], trusted: bool) -> ExitCod
                 ),
                 None => println!("no heads to check: entries prove each other only"),
             }
-            ExitCode::SUCCESS
+            true
         }
         Err(fault) => {
             eprintln!("ledger {name} is not what it was: {fault}");
-            ExitCode::FAILURE
+            false
         }
     }
 }
@@ -227,8 +301,8 @@ mod tests {
         let record = Record {
             lines,
             heads: vec![signer.sign(NAME, &head)],
-            headless: Vec::new(),
             key: Some(signer.public_key().to_pem()),
+            ..Record::default()
         };
         (record, heads)
     }
@@ -294,5 +368,34 @@ mod tests {
         assert_eq!(check(NAME, &record, &[heads[2]]).unwrap().0, heads[4]);
         let fault = check(NAME, &record, &[]).unwrap_err();
         assert!(fault.contains("entries 1 to 2 are missing"), "{fault}");
+    }
+
+    #[test]
+    fn the_folder_of_a_copy_is_proven_with_its_heads_and_compared() {
+        let signer = Signer::generate().unwrap();
+        let (chain, _) = record(3, &signer);
+        let folder = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: String| fs::write(folder.path().join(name), text).unwrap();
+        let lines = |count: usize| -> String {
+            let lines = chain.lines.iter().take(count);
+            lines.map(|line| format!("{line}\n")).collect()
+        };
+        write(volume::KEY, signer.public_key().to_pem());
+        write(volume::HEADS, format!("{}\n", serde_json::json!(chain.heads[0])));
+        // Torn in the middle of the third.
+        write(volume::ENTRIES, lines(3)[..lines(2).len() + 9].to_owned());
+        let copy = open(folder.path()).unwrap();
+        assert!(
+            check(NAME, &copy, &[]).unwrap_err().contains("cut"),
+            "its head is from the third"
+        );
+        assert!(agree(&copy.file, &chain.lines).unwrap().contains("2 of the 3"));
+        write(volume::ENTRIES, lines(3));
+        let copy = open(folder.path()).unwrap();
+        let (head, key) = check(NAME, &copy, &[]).unwrap();
+        assert_eq!((head.seq, key), (3, Some(signer.public_key().id())));
+        assert!(agree(&copy.file, &chain.lines).unwrap().contains("3 of the 3"));
+        let cut = agree(&copy.file, &chain.lines[..1]).unwrap_err();
+        assert_eq!(cut, Disagreement::Cut { chain: 1, copy: 3 });
     }
 }

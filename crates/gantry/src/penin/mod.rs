@@ -1,5 +1,6 @@
 //! `gantry penin`: the ledger of changes, and the word of those who approve them.
 
+mod keep;
 mod ledger;
 
 use std::process::ExitCode;

@@ -1,10 +1,11 @@
 //! Changes that a PeninOmegaCluster asks for: each end, with a stand-in for Prometheus whose numbers follow the live
 //! cluster. `crashes`: an operator that dies after every single write, and everything that can go wrong between it and the
-//! API server. `endpoint`: requests by HTTP.
+//! API server. `endpoint`: requests by HTTP. `keeper`: the copy of the ledger.
 
 mod crashes;
 mod endpoint;
 mod ends;
+mod keeper;
 
 use std::{net::SocketAddr, time::Duration};
 

@@ -1,20 +1,36 @@
 //! Self-architecting with real pods: a stand-in for SR-Ω∞ asks by HTTP, with the token of its own pod, for more gates. Its
-//! score follows the number of gates that really answer.
+//! score follows the number of gates that really answer. The record of it all is copied to a volume.
 
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use gantry_crds::penin::{InfrastructureChange, PeninOmegaCluster};
-use gantry_e2e::{Cluster, Running, eventually_for, fixtures::wait_ready_for, operator};
+use gantry_e2e::{
+    Cluster, Running, eventually_for,
+    fixtures::{condition, wait_ready_for},
+    operator,
+};
 use gantry_kit::{Options, testing::Faults};
-use gantry_operator::Settings;
-use kube::core::{ApiResource, DynamicObject};
+use gantry_operator::{
+    Settings,
+    penin::change::{LEDGER_LABEL, Segment},
+};
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::{
+    Api,
+    api::{ListParams, Patch, PatchParams},
+    core::{ApiResource, DynamicObject},
+};
 use serde_json::{Value, json};
 
-use super::{address, host, post};
+use super::{address, host, penin::kubectl, post};
 
 /// Python starts slowly on a tenth of a processor, and more slowly beside others.
 const PATIENCE: Duration = Duration::from_secs(300);
+
+/// Where the copy of the ledger is on the volume.
+const FOLDER: &str = "/data/gantry-changes/evolving";
+const FILE: &str = "/data/gantry-changes/evolving/changes.jsonl";
 
 fn clusters() -> ApiResource {
     ApiResource::erase::<PeninOmegaCluster>(&())
@@ -45,12 +61,84 @@ async fn ask(cluster: &Cluster, guards: i32, id: &str) -> anyhow::Result<Dynamic
     .await
 }
 
+/// The file on the volume, as the pod of Ω-META sees it, once it holds every entry and the keeper has proven it.
+async fn copied(cluster: &Cluster) -> anyhow::Result<String> {
+    kept(cluster, "Succeeded").await?;
+    let maps = Api::<ConfigMap>::namespaced(cluster.client.clone(), &cluster.namespace);
+    let selector = ListParams::default().labels(&format!("{LEDGER_LABEL}=evolving"));
+    eventually_for(PATIENCE, async || {
+        let mut parts: Vec<Segment> = maps.list(&selector).await?.iter().map(Segment::new).collect();
+        parts.sort_by_key(|part| part.number);
+        let lines = parts.into_iter().flat_map(|part| part.lines);
+        let chain: String = lines.map(|line| line + "\n").collect();
+        let words = ["exec", "deploy/evolving-omega-meta", "--", "cat", FILE];
+        let file = kubectl(cluster, &words).await?;
+        ensure!(file == chain, "file:\n{file}\nchain:\n{chain}");
+        let words = [
+            "exec",
+            "deploy/evolving-ledger-keeper",
+            "--",
+            "gantry",
+            "penin",
+            "ledger",
+            "verify",
+            "evolving",
+            "--compare",
+            "--file",
+            FOLDER,
+        ];
+        let said = kubectl(cluster, &words).await?;
+        let count = file.lines().count();
+        ensure!(
+            said.contains(&format!("{count} of the {count} entries")),
+            "{said}"
+        );
+        Ok(file)
+    })
+    .await
+}
+
+/// Waits for a reason of the condition; the cluster itself runs all the time.
+async fn kept(cluster: &Cluster, reason: &str) -> anyhow::Result<String> {
+    eventually_for(PATIENCE, async || {
+        let live = cluster.api(&clusters()).get("evolving").await?;
+        let phase = &live.data["status"]["phase"];
+        ensure!(phase == "Running", "{phase}");
+        let told = condition(&live, "LedgerKept").context("no condition")?;
+        ensure!(told["reason"] == reason, "{told}");
+        Ok(told["message"].as_str().unwrap_or_default().to_owned())
+    })
+    .await
+}
+
+/// Somebody edits the chain: the copy does not follow, and the cluster says why until it is put right.
+async fn tampered(cluster: &Cluster, copy: &str) -> anyhow::Result<()> {
+    let maps = Api::<ConfigMap>::namespaced(cluster.client.clone(), &cluster.namespace);
+    let entry = copy.lines().nth(1).context("a second entry")?;
+    let write = async |text: &str| {
+        let patch = Patch::Merge(json!({"data": {"entry-0000000002": text}}));
+        let params = PatchParams::default();
+        maps.patch("evolving-changes-000001", &params, &patch).await
+    };
+    write(&entry.replacen("\"at\":\"2", "\"at\":\"1", 1)).await?;
+    let message = kept(cluster, "LedgerDisagrees").await?;
+    assert!(message.contains("entry 2 was altered"), "{message}");
+    assert!(message.contains(FOLDER), "{message}");
+    let words = ["exec", "deploy/evolving-omega-meta", "--", "cat", FILE];
+    assert_eq!(kubectl(cluster, &words).await?, copy, "it holds what was");
+    write(entry).await?;
+    kept(cluster, "Succeeded").await?;
+    assert_eq!(copied(cluster).await?, copy);
+    Ok(())
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn sr_asks_for_gates_and_gets_what_does_good() -> anyhow::Result<()> {
     let cluster = Cluster::real().await?;
     let port = std::net::TcpListener::bind("0.0.0.0:0")?.local_addr()?.port();
     let settings = Settings {
         changes_address: Some(([0, 0, 0, 0], port).into()),
+        gantry_image: "gantry:dev".into(),
         ..operator::settings()
     };
     let _operator = Running::start_with(&cluster, &Faults::default(), Options::default(), settings).await?;
@@ -75,7 +163,7 @@ async fn sr_asks_for_gates_and_gets_what_does_good() -> anyhow::Result<()> {
         "spec": {
             "replicas": {"omegaMeta": 1, "sigmaGuard": 1, "srOmegaInfinity": 1, "acfaLeague": 0},
             "resources": {"omegaMeta": small, "sigmaGuard": small, "srOmegaInfinity": small, "acfaLeague": small},
-            "storage": {"wormLedger": {"enabled": false}, "cache": {"enabled": false}},
+            "storage": {"wormLedger": {"size": "1Gi", "deletionPolicy": "Delete"}, "cache": {"enabled": false}},
             "services": {"srOmegaInfinity": {
                 "container": {
                     "env": [{"name": "GANTRY_CHANGES_URL", "value": format!("http://{}:{port}/v1/changes", host(&cluster)?)}],
@@ -111,6 +199,7 @@ async fn sr_asks_for_gates_and_gets_what_does_good() -> anyhow::Result<()> {
     );
     let kept = spec().await?;
     assert_eq!(kept["replicas"]["sigmaGuard"], 2);
+    copied(&cluster).await?;
 
     tell(&cluster, "/stub/effect", json!({"each": -0.1})).await?;
     let worse = ask(&cluster, 3, "worse").await?;
@@ -125,5 +214,8 @@ async fn sr_asks_for_gates_and_gets_what_does_good() -> anyhow::Result<()> {
     assert_eq!(outside.data["status"]["phase"], "Rejected");
     assert_eq!(outside.data["status"]["rule"], "bounds");
     assert_eq!(spec().await?, kept);
+
+    let copy = copied(&cluster).await?;
+    tampered(&cluster, &copy).await?;
     cluster.done().await
 }

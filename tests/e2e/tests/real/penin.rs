@@ -58,7 +58,7 @@ fn small(replicas: i32) -> Value {
     })
 }
 
-async fn kubectl(cluster: &Cluster, arguments: &[&str]) -> anyhow::Result<String> {
+pub async fn kubectl(cluster: &Cluster, arguments: &[&str]) -> anyhow::Result<String> {
     let done = Command::new("kubectl")
         .args(["--kubeconfig", &std::env::var("GANTRY_TEST_REAL")?])
         .args(["--namespace", &cluster.namespace])

@@ -57,6 +57,8 @@ pub struct Segment {
     /// In order.
     pub lines: Vec<String>,
     pub head: Option<SignedHead>,
+    /// The key that signed, as PEM; what it says of itself.
+    pub public_key: Option<String>,
 }
 
 impl Segment {
@@ -69,6 +71,7 @@ impl Segment {
             sealed: map.immutable.unwrap_or(false),
             lines: lines(&data),
             head: data.get(HEAD).and_then(|text| serde_json::from_str(text).ok()),
+            public_key: data.get(PUBLIC_KEY).cloned(),
         }
     }
 

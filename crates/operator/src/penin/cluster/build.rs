@@ -11,7 +11,7 @@ use kube::core::ApiResource;
 use serde_json::{Value, json};
 
 use super::{
-    Kinds, dashboards, network,
+    Kinds, dashboards, keeper, network,
     plan::{REDIS, REDIS_PORT},
     validate::{Part, Valid},
 };
@@ -38,6 +38,11 @@ pub fn build(cluster: &Valid<'_>, kinds: &Kinds) -> Wish {
     }
     for part in &cluster.parts {
         workload(&mut wish, cluster, part);
+    }
+    if let Some(pod) = &cluster.keeper {
+        let (child, selector) = (plan.child(keeper::COMPONENT), plan.selector(keeper::COMPONENT));
+        let identity = identity(cluster, keeper::COMPONENT, &child, &selector);
+        keeper::add_to(&mut wish, plan, &identity, pod);
     }
     for service in Service::ALL {
         scaling(&mut wish, cluster, kinds, service);

@@ -7,7 +7,9 @@ use gantry_crds::{
 };
 use gantry_kit::Verdict;
 
-use super::plan::Plan;
+use serde_json::{Value, json};
+
+use super::{keeper, plan::Plan};
 use crate::workload::verdicts::Blocked;
 
 /// What is asked for, when a ledger on a volume is wanted.
@@ -32,6 +34,17 @@ pub fn mode_of(plan: &Plan<'_>, service: Service) -> Option<AccessMode> {
 /// Whether a volume that only one node can mount keeps the pods of this service together.
 pub fn is_pinned(plan: &Plan<'_>, service: Service) -> bool {
     mode_of(plan, service) == Some(AccessMode::ReadWriteOnce)
+}
+
+/// Where a pod with a volume for one node has to go: to the others that have it, whoever comes first. The keeper is named
+/// also where there is none, so that its coming restarts nobody.
+pub fn together(plan: &Plan<'_>) -> Value {
+    let mut others = json!({"matchLabels": plan.everything()});
+    others["matchExpressions"] = json!([
+        {"key": "service", "operator": "In", "values": [Service::OmegaMeta.name(), keeper::COMPONENT]},
+    ]);
+    let term = json!({"topologyKey": "kubernetes.io/hostname", "labelSelector": others});
+    json!({"requiredDuringSchedulingIgnoredDuringExecution": [term]})
 }
 
 /// Modes that the ledger cannot do with.

@@ -3,6 +3,7 @@
 mod build;
 mod dashboards;
 mod env;
+mod keeper;
 mod ledger;
 mod measure;
 mod metrics;
@@ -56,7 +57,18 @@ pub const RBAC: &[Rule] = &[
     },
     Rule {
         group: "",
-        resources: &["services", "persistentvolumeclaims", "configmaps"],
+        resources: &[
+            "services",
+            "persistentvolumeclaims",
+            "configmaps",
+            "serviceaccounts",
+        ],
+        verbs: OWN,
+    },
+    // The Role of a ledger's keeper gives nothing that the operator does not have: reading ConfigMaps.
+    Rule {
+        group: "rbac.authorization.k8s.io",
+        resources: &["roles", "rolebindings"],
         verbs: OWN,
     },
     // The password of Redis is made once; nothing of ours ever changes or deletes a Secret.

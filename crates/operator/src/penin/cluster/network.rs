@@ -4,7 +4,10 @@
 use gantry_crds::{common::Fragment, penin::Service};
 use serde_json::{Value, json};
 
-use super::plan::{Plan, REDIS, REDIS_PORT};
+use super::{
+    keeper,
+    plan::{Plan, REDIS, REDIS_PORT},
+};
 
 pub fn policies(plan: &Plan<'_>, labels: impl Fn(&str) -> Value) -> Vec<Value> {
     let Some(policy) = plan
@@ -46,6 +49,17 @@ pub fn policies(plan: &Plan<'_>, labels: impl Fn(&str) -> Value) -> Vec<Value> {
                 "policyTypes": ["Ingress", "Egress"],
                 "ingress": [{"from": [family], "ports": [{"port": REDIS_PORT, "protocol": "TCP"}]}],
                 "egress": [],
+            },
+        }));
+    }
+    if keeper::off(plan).is_none() {
+        // Nobody has to ask it anything; where the API server is, which it asks, only the cluster's network knows.
+        policies.push(json!({
+            "metadata": {"name": plan.child(keeper::COMPONENT), "labels": labels(keeper::COMPONENT)},
+            "spec": {
+                "podSelector": {"matchLabels": plan.selector(keeper::COMPONENT)},
+                "policyTypes": ["Ingress"],
+                "ingress": [],
             },
         }));
     }

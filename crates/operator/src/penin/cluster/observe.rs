@@ -17,7 +17,7 @@ use k8s_openapi::api::{
 use kube::Resource;
 
 use super::{
-    Clusters, dashboards, env,
+    Clusters, dashboards, env, keeper,
     metrics::{Reading, Subject},
     plan::Plan,
     redis,
@@ -75,6 +75,8 @@ pub async fn observe(
 /// What the cluster shows once the wish is applied.
 pub struct Seen {
     pub parts: Vec<SeenPart>,
+    /// What the copy of the record of changes is like; nothing where there is none.
+    pub keeper: Option<Verdict>,
     /// The ledger's claim, ours or theirs.
     pub ledger: Option<PersistentVolumeClaim>,
     /// Nothing while it is not known, also not whether there is something to be known.
@@ -121,6 +123,16 @@ pub fn look_again(
         }
         parts.push(seen);
     }
+    let keeper = match &valid.keeper {
+        Some(_) => {
+            let child = valid.plan.child(keeper::COMPONENT);
+            let deployment: Deployment = found(applied, "Deployment", &child)?;
+            let own = pods.iter().filter(|pod| pod.component == keeper::COMPONENT);
+            let own: Vec<_> = own.cloned().collect();
+            Some(keeper::verdict(&valid.plan, &deployment, &own))
+        }
+        None => None,
+    };
     let seen = valid.plan.spec.observability();
     let reading = (seen.metrics() && !subjects.is_empty())
         .then(|| {
@@ -144,6 +156,7 @@ pub fn look_again(
     };
     Ok(Seen {
         parts,
+        keeper,
         ledger,
         reading,
     })

@@ -132,7 +132,7 @@ fn affinity(plan: &Plan<'_>, service: Service) -> Value {
     let required = || json!({"requiredDuringSchedulingIgnoredDuringExecution": [term]});
     // The next pod has to come to where the volume is, also when there is only one at a time.
     if is_pinned(plan, service) {
-        return json!({"podAffinity": required()});
+        return json!({"podAffinity": ledger::together(plan)});
     }
     if is_spread(plan, service) {
         return json!({"podAntiAffinity": required()});

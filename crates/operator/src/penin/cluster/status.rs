@@ -11,7 +11,7 @@ use gantry_kit::{Outcome, Progress, Verdict, conditions};
 use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
 
 use super::{
-    ledger, metrics,
+    keeper, ledger, metrics,
     observe::{Seen, SeenPart},
     plan::Plan,
     validate::Valid,
@@ -25,6 +25,7 @@ pub fn blocked(cluster: &PeninOmegaCluster, blocked: Blocked) -> Outcome<PeninOm
     let kept = [
         types::AVAILABLE,
         types::LEDGER_READY,
+        types::LEDGER_KEPT,
         types::METRICS_AVAILABLE,
         types::AUTOSCALED,
     ];
@@ -74,6 +75,7 @@ pub fn from_applied(
         )
         .with(types::DEGRADED, degraded)
         .with(types::LEDGER_READY, ledger_verdict(valid, seen))
+        .with(types::LEDGER_KEPT, kept(&valid.plan, seen))
         .with(types::METRICS_AVAILABLE, metrics_verdict)
         .with(types::AUTOSCALED, autoscaled(&valid.plan));
     outcome.warnings.clone_from(&valid.warnings);
@@ -181,6 +183,12 @@ fn ledger_verdict(valid: &Valid<'_>, seen: &Seen) -> Verdict {
     let claim = valid.claims.iter().find(|claim| claim.name == name);
     // How many pods may mount it was checked with the spec, and they are kept on one node where they must be.
     claim.map_or_else(ledger::off, |claim| claim.verdict(seen.ledger.as_ref(), 1, true))
+}
+
+/// Nobody's readiness depends on it: it tells of a copy, and is not one of the services.
+fn kept(plan: &Plan<'_>, seen: &Seen) -> Verdict {
+    let known = keeper::off(plan).or_else(|| seen.keeper.clone());
+    known.unwrap_or_else(|| Verdict::unknown(reasons::PROGRESSING, ""))
 }
 
 fn autoscaled(plan: &Plan<'_>) -> Verdict {

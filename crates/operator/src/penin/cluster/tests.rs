@@ -11,7 +11,7 @@ use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::{
-    Clusters, Kinds, build,
+    Clusters, Kinds, build, keeper,
     observe::{Observed, Seen, SeenPart},
     plan::{Plan, REDIS},
     status, validate,
@@ -138,9 +138,144 @@ fn rolled(before: &str, after: &str) -> Vec<String> {
 #[case::kappa("{config: {caosPlus: {kappa: 7}}}", &["demo-omega-meta", "demo-sr-omega-infinity"])]
 #[case::resources("{resources: {srOmegaInfinity: {cpu: 1}}}", &["demo-sr-omega-infinity"])]
 #[case::ledger("{storage: {wormLedger: {size: 1Ti}}}", &[])]
+#[case::self_architecting(
+    "{selfArchitecting: {enabled: true, allowedFields: [replicas.sigmaGuard], verdict: {metric: srScore}}}", &[]
+)]
 #[case::redis_size("{storage: {cache: {resources: {limits: {memory: 1Gi}}}}}", &["demo-redis"])]
 fn a_change_rolls_what_it_touches_and_nothing_else(#[case] after: &str, #[case] expected: &[&str]) {
     assert_eq!(rolled("{}", after), expected);
+}
+
+const CHANGES: &str =
+    "selfArchitecting: {enabled: true, allowedFields: [replicas.sigmaGuard], verdict: {metric: srScore}}";
+
+/// What belongs to the keeper of the ledger, as `Kind`s.
+fn kept(spec: &str) -> Vec<(String, Value)> {
+    let objects = wish(&format!("{{{spec}}}")).expect("valid").into_iter();
+    let own = objects.filter(|object| object["metadata"]["name"] == "demo-ledger-keeper");
+    own.map(|object| {
+        (
+            object["kind"].as_str().unwrap_or_default().to_owned(),
+            object.clone(),
+        )
+    })
+    .collect()
+}
+
+#[rstest]
+#[case::nothing_to_record("", "", &[])]
+#[case::nowhere_to_keep_it(CHANGES, "storage: {wormLedger: {enabled: false}}", &[])]
+#[case::no_room_for_two(CHANGES, "replicas: {omegaMeta: 1}, storage: {wormLedger: {accessMode: ReadWriteOncePod}}", &[])]
+#[case::both(CHANGES, "", &["ServiceAccount", "Role", "RoleBinding", "Deployment"])]
+#[case::fenced(CHANGES, "networkPolicy: {}", &["NetworkPolicy", "ServiceAccount", "Role", "RoleBinding", "Deployment"])]
+fn a_keeper_comes_with_changes_and_a_volume(
+    #[case] one: &str,
+    #[case] other: &str,
+    #[case] expected: &[&str],
+) {
+    let spec: Vec<&str> = [one, other].into_iter().filter(|text| !text.is_empty()).collect();
+    let kinds: Vec<String> = kept(&spec.join(", ")).into_iter().map(|(kind, _)| kind).collect();
+    assert_eq!(kinds, expected);
+}
+
+#[rstest]
+#[case::where_the_volume_is("", 1, true)]
+#[case::anywhere("storage: {wormLedger: {accessMode: ReadWriteMany}}", 1, false)]
+#[case::not_before_the_others("replicas: {omegaMeta: 0}", 0, true)]
+fn the_keeper_goes_where_the_volume_can_be_mounted(
+    #[case] spec: &str,
+    #[case] replicas: i32,
+    #[case] pinned: bool,
+) {
+    let objects = kept(&format!("{CHANGES}, {spec}"));
+    let (_, deployment) = objects.last().expect("a Deployment");
+    assert_eq!(deployment["spec"]["replicas"], replicas);
+    assert_eq!(deployment["spec"]["strategy"], json!({"type": "Recreate"}));
+    let pod = &deployment["spec"]["template"]["spec"];
+    assert_eq!(!pod["affinity"]["podAffinity"].is_null(), pinned);
+    if pinned {
+        let writer = wish(&format!("{{{CHANGES}, {spec}}}")).expect("valid");
+        let writer = writer
+            .iter()
+            .find(|object| object["kind"] == "Deployment" && object["metadata"]["name"] == "demo-omega-meta")
+            .expect("omega-meta");
+        assert_eq!(
+            pod["affinity"]["podAffinity"], writer["spec"]["template"]["spec"]["affinity"]["podAffinity"],
+            "whoever comes first, the other comes there too"
+        );
+    }
+}
+
+#[test]
+fn the_keeper_runs_as_those_who_write_to_the_volume() {
+    let own = "services: {omegaMeta: {podSpec: {securityContext: {fsGroup: 7}, tolerations: [{key: k}], nodeSelector: {a: b}}}},
+        storage: {wormLedger: {existingClaim: mine}}";
+    let objects = kept(&format!("{CHANGES}, {own}"));
+    let mut pod = objects.last().expect("a Deployment").1["spec"]["template"]["spec"].clone();
+    assert_eq!(pod["securityContext"]["fsGroup"], 7);
+    assert_eq!(pod["securityContext"]["runAsUser"], 1000);
+    assert_eq!(pod["nodeSelector"], json!({"a": "b"}));
+    assert_eq!(pod["tolerations"], json!([{"key": "k"}]));
+    assert_eq!(pod["volumes"][0]["persistentVolumeClaim"]["claimName"], "mine");
+    assert_eq!(pod["serviceAccountName"], "demo-ledger-keeper");
+    let container = &pod["containers"][0];
+    assert_eq!(container["securityContext"]["readOnlyRootFilesystem"], true);
+    // Its tag is our version.
+    pod["containers"][0]["image"] = json!("ours");
+    insta::assert_yaml_snapshot!("keeper", pod);
+}
+
+/// How the pod of the keeper ended, and what its cluster tells.
+#[rstest]
+#[case::disagrees(3, false, "LedgerDisagrees", "entry 2 was altered")]
+#[case::full(4, false, "LedgerNotWritable", "entry 2 was altered")]
+#[case::something_else(1, false, "CrashLoop", "keeps ending with code 1")]
+#[case::good_again(3, true, "Succeeded", "/data/gantry-changes/demo")]
+fn what_is_told_of_the_keeper(
+    #[case] code: i32,
+    #[case] ready: bool,
+    #[case] reason: &str,
+    #[case] words: &str,
+) {
+    let pod = json!({
+        "metadata": {"name": "p", "namespace": "ns"},
+        "status": {
+            "conditions": [{"type": "Ready", "status": if ready { "True" } else { "False" }}],
+            "containerStatuses": [{
+                "name": "ledger-keeper", "image": "i", "imageID": "i", "ready": ready, "restartCount": 2,
+                "state": {"waiting": {"reason": "CrashLoopBackOff"}},
+                "lastState": {"terminated": {
+                    "exitCode": code, "reason": "Error", "message": "{\"a\": \"log\"}\nentry 2 was altered; do that\n",
+                }},
+            }],
+        },
+    });
+    let pod = gantry_kit::pods::PodSummary::new(serde_json::from_value(pod).expect("a Pod"));
+    let available = i32::from(ready);
+    let deployment = serde_json::from_value(json!({
+        "metadata": {"generation": 1}, "spec": {"replicas": 1, "selector": {}, "template": {}},
+        "status": {"observedGeneration": 1, "replicas": 1, "updatedReplicas": 1, "availableReplicas": available},
+    }))
+    .expect("a Deployment");
+    let (cluster, settings) = (cluster(&format!("{{{CHANGES}}}")), Settings::default());
+    let verdict = keeper::verdict(&Plan::new(&cluster, &settings), &deployment, &[Arc::new(pod)]);
+    let valid = validate::validate(&cluster, &settings, &observed(&cluster, &settings)).expect("valid");
+    let seen = Seen {
+        parts: Service::ALL.map(|service| part(service.name(), "ready")).into(),
+        keeper: Some(verdict),
+        ledger: None,
+        reading: None,
+    };
+    let outcome = status::from_applied(&valid, &cluster, &seen, Timestamp::UNIX_EPOCH);
+    let told = gantry_kit::driver::settle::<Clusters>(None, outcome, Some(1), Timestamp::UNIX_EPOCH);
+    let condition =
+        gantry_kit::conditions::find(told.conditions.as_deref().unwrap_or_default(), "LedgerKept")
+            .expect("LedgerKept")
+            .clone();
+    assert_eq!(condition.reason, reason, "{}", condition.message);
+    assert!(condition.message.contains(words), "{}", condition.message);
+    assert_eq!(condition.status == "True", ready);
+    assert_eq!(told.phase, Some(ClusterPhase::Running), "a copy is not a service");
 }
 
 #[test]
@@ -214,6 +349,7 @@ fn what_is_told(#[case] parts: &str, #[case] reason: &str, #[case] phase: Cluste
             .zip(parts.split(' '))
             .map(|(n, how)| part(n, how))
             .collect(),
+        keeper: None,
         ledger: None,
         reading: None,
     };

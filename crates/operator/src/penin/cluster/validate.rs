@@ -10,7 +10,7 @@ use gantry_crds::{
 use serde_json::Value;
 
 use super::{
-    ledger,
+    keeper, ledger,
     observe::Observed,
     plan::{Plan, REDIS},
     redis, services,
@@ -25,6 +25,8 @@ pub struct Valid<'a> {
     pub plan: Plan<'a>,
     /// The four services, and Redis where there is one.
     pub parts: Vec<Part>,
+    /// The pod that copies the record of changes to the ledger's volume, where there are both.
+    pub keeper: Option<Value>,
     /// Claims that the pods mount, ours and those of others.
     pub claims: Vec<Claim>,
     /// Whether ServiceMonitors can be made.
@@ -69,10 +71,12 @@ pub fn validate<'a>(
         .map(|fault| (reasons::INVALID_CLAIM, fault.message.clone()))
         .collect();
     warnings.extend(ledger::warning(&plan));
+    let keeper = keeper(&plan, &parts);
     warnings.extend(monitor_warning(&plan, observed.has_service_monitors));
     Ok(Valid {
         plan,
         parts,
+        keeper,
         claims,
         has_service_monitors: observed.has_service_monitors,
         warnings,
@@ -98,6 +102,17 @@ pub fn parts(plan: &Plan<'_>) -> Result<Vec<Part>, Blocked> {
         parts.push(part(Some(service), service.name(), pod, strategy));
     }
     Ok(parts)
+}
+
+fn keeper(plan: &Plan<'_>, parts: &[Part]) -> Option<Value> {
+    if keeper::off(plan).is_some() {
+        return None;
+    }
+    let storage = ledger::storage(plan)?;
+    let writer = parts
+        .iter()
+        .find(|part| part.service == Some(Service::OmegaMeta))?;
+    Some(keeper::pod(plan, &storage, &writer.pod))
 }
 
 /// Every Secret and ConfigMap that the pods read.
