@@ -31,7 +31,9 @@ async fn replicas_that_start_together_make_the_schema_once() {
 #[tokio::test]
 async fn a_schema_of_a_newer_program_and_one_that_was_changed_are_refused() {
     let url = super::support::database().await;
-    database::open(database::options(&url).unwrap(), 2, NO_WAIT).await.unwrap();
+    database::open(database::options(&url).unwrap(), 2, NO_WAIT)
+        .await
+        .unwrap();
     let pool = pool(&url).await;
     sqlx::query("insert into gantry_schema (version, name, digest) values (999, 'later', '')")
         .execute(&pool)
