@@ -88,9 +88,8 @@ impl Service<Uri> for Connector {
     fn call(&mut self, to: Uri) -> Self::Future {
         let (mut http, slots) = (self.http.clone(), self.slots.clone());
         Box::pin(async move {
-            let slot = match tokio::time::timeout(WAIT, slots.free.acquire_owned()).await {
-                Ok(Ok(slot)) => slot,
-                _ => return Err(io::Error::other(NONE_FREE)),
+            let Ok(Ok(slot)) = tokio::time::timeout(WAIT, slots.free.acquire_owned()).await else {
+                return Err(io::Error::other(NONE_FREE));
             };
             let stream = http.call(to).await.map_err(io::Error::other)?;
             Ok(Held { stream, _slot: slot })
