@@ -147,6 +147,10 @@ pub fn verdict(sight: &Sight) -> Verdict {
             "NoReadyNodes",
             format!("none of {not_ready} nodes is ready"),
         ),
+        Sight::Seen {
+            not_ready: 0,
+            ready: 1,
+        } => (Health::Healthy, "NodesReady", "1 node is ready".to_owned()),
         Sight::Seen { not_ready: 0, ready } => {
             (Health::Healthy, "NodesReady", format!("{ready} nodes are ready"))
         }

@@ -234,7 +234,7 @@ async fn children(cluster: &Cluster) -> anyhow::Result<Vec<(ApiResource, String,
             if let Some(body) = body.as_object_mut() {
                 body.remove("status");
             }
-            if let Some(spec) = body["spec"].as_object_mut() {
+            if let Some(spec) = body.get_mut("spec").and_then(Value::as_object_mut) {
                 spec.retain(|field, _| !matches!(field.as_str(), "clusterIP" | "clusterIPs" | "volumeName"));
             }
             body["apiVersion"] = json!(kind.api_version);

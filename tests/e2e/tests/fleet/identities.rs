@@ -5,7 +5,7 @@ use std::{path::Path, process::Command};
 use anyhow::Context as _;
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use gantry_e2e::{cluster::eventually, fleet::Fleet};
-use gantry_fleet::infrastructure::kubernetes::{connect, deployer, with_token};
+use gantry_fleet::infrastructure::kubernetes::{connect, deployer, slots::Slots, with_token};
 use jiff::{Timestamp, ToSpan as _, tz::TimeZone};
 use k8s_openapi::api::{
     core::v1::{Namespace, Secret, ServiceAccount},
@@ -41,7 +41,7 @@ async fn a_deployer_can_deploy_while_it_is_bound_and_not_after() -> anyhow::Resu
     let name = format!("gantry-fleet-deployer-{}", &cluster.simple().to_string()[..12]);
     let (token, renew_at) = deployer::bind(&admin, cluster, "cluster-admin", Timestamp::now()).await?;
     assert!(renew_at > Timestamp::now());
-    let lent = connect(&with_token(&document, &token)).await?;
+    let lent = connect(&with_token(&document, &token), &Slots::new(4)).await?;
     may_make_namespaces(&lent).await?;
     // An old server makes a token that never ends; at the next renewal that one ends as well.
     let secrets: Api<Secret> = Api::namespaced(admin.clone(), "gantry-fleet");
