@@ -378,7 +378,7 @@ mod tests {
         let write = |name: &str, text: String| fs::write(folder.path().join(name), text).unwrap();
         let lines = |count: usize| -> String {
             let lines = chain.lines.iter().take(count);
-            lines.map(|line| format!("{line}\n")).collect()
+            lines.map(|line| line.clone() + "\n").collect()
         };
         write(volume::KEY, signer.public_key().to_pem());
         write(volume::HEADS, format!("{}\n", serde_json::json!(chain.heads[0])));
