@@ -91,16 +91,11 @@ pub async fn connect(document: &Value, slots: &Slots) -> Result<Client, Unreacha
         message: "the stored credentials cannot be used: a certificate or key in them is not one".to_owned(),
     };
     let kubeconfig: Kubeconfig = serde_json::from_value(document.clone()).map_err(|_| bad())?;
-    let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
+    let mut config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
         .await
         .map_err(|_| bad())?;
-    if config.proxy_url.is_some() {
-        return Err(Unreachable {
-            reason: "ProxyUnsupported",
-            message: "the credentials or the server's environment name a proxy, and this build has none"
-                .to_owned(),
-        });
-    }
+    // A kubeconfig that names a proxy was refused; one of the environment is meant for others.
+    config.proxy_url = None;
     let https = config
         .rustls_https_connector_with_connector(slots.connector())
         .map_err(|_| bad())?;

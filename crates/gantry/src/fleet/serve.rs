@@ -132,9 +132,6 @@ pub struct Arguments {
     /// Take kubeconfigs that skip the check of the server's certificate, or use plain http.
     #[arg(long, env = "GANTRY_FLEET_ALLOW_INSECURE_CLUSTERS")]
     allow_insecure_clusters: bool,
-    /// Take kubeconfigs with a proxy.
-    #[arg(long, env = "GANTRY_FLEET_ALLOW_CLUSTER_PROXIES")]
-    allow_cluster_proxies: bool,
     #[arg(long, env = "GANTRY_FLEET_MAX_OPERATORS", default_value_t = Limits::default().operators)]
     max_operators: u32,
     #[arg(long, env = "GANTRY_FLEET_MAX_CLUSTERS", default_value_t = Limits::default().clusters)]
@@ -219,7 +216,6 @@ pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
         audit_key,
         allow: Allow {
             insecure: arguments.allow_insecure_clusters,
-            proxy: arguments.allow_cluster_proxies,
         },
         limits: Limits {
             operators: arguments.max_operators,

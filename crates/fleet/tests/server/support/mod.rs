@@ -145,10 +145,7 @@ pub fn settings(database_url: &str, folder: &Path) -> Settings {
         login_secret: Some(SECRET.to_vec()),
         token_lifetime: SignedDuration::from_hours(1),
         audit_key: None,
-        allow: Allow {
-            insecure: true,
-            proxy: false,
-        },
+        allow: Allow { insecure: true },
         limits: Limits::default(),
         rates: Rates {
             read: 100_000,

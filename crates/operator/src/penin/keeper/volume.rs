@@ -106,6 +106,8 @@ pub fn words(error: &io::Error) -> String {
         ErrorKind::PermissionDenied => {
             "this user may not write there: let services.omegaMeta.podSpec.securityContext name a user or fsGroup that may"
         }
+        // Its own words say it.
+        ErrorKind::ResourceBusy => return error.to_string(),
         _ => "look at the volume",
     };
     format!("{error}: {cure}")
