@@ -273,6 +273,13 @@ fn classify(words: &str) -> (&'static str, String) {
             "this server has as many connections to clusters as it may (--cluster-connections)".to_owned(),
         );
     }
+    // Also in the middle of a handshake, which says nothing of certificates.
+    if has(&["eof", "reset by peer", "broken pipe", "connection closed"]) {
+        return (
+            "Unreachable",
+            "the API server ended the connection before it answered".to_owned(),
+        );
+    }
     if has(&[
         "certificate",
         "unknownissuer",

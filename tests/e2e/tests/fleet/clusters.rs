@@ -286,9 +286,10 @@ async fn a_cluster_that_is_lost_is_unhealthy_and_comes_back_by_itself() -> anyho
 /// Kills the API server of a local cluster, which starts it again with the same data.
 fn kill_the_api_server(variable: &str) -> anyhow::Result<()> {
     let kubeconfig = std::env::var(variable).with_context(|| format!("{variable} must name a kubeconfig"))?;
-    // Clusters keep theirs in the folder that is called after them.
+    // It is in NAME/pki.
     let name = Path::new(&kubeconfig)
-        .parent()
+        .ancestors()
+        .nth(2)
         .and_then(Path::file_name)
         .context("a kubeconfig of dev/cluster is in a folder")?;
     let killed = Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../dev/cluster"))
