@@ -18,7 +18,7 @@ ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
 def write_docker_archive(rootfs_dir, tag, out, entrypoint=None, cmd=None, env=None, user=None,
-                         workdir=None, labels=None, ports=None):
+                         workdir=None, labels=None, ports=None, stop_signal=None):
     """Pack `rootfs_dir` as the one layer of image `tag` ("name:version") into the tar file `out`.
 
     A list of folders makes one layer each, the later ones on top: images that share a folder then
@@ -29,7 +29,7 @@ def write_docker_archive(rootfs_dir, tag, out, entrypoint=None, cmd=None, env=No
     out = Path(out)
     config = {"Entrypoint": entrypoint, "Cmd": cmd, "User": user, "WorkingDir": workdir,
               "Env": [f"{key}={value}" for key, value in (env or {}).items()] or None,
-              "Labels": labels,
+              "Labels": labels, "StopSignal": stop_signal,
               "ExposedPorts": {f"{port}/tcp": {} for port in ports or []} or None}
     folders = rootfs_dir if isinstance(rootfs_dir, (list, tuple)) else [rootfs_dir]
     with ExitStack() as files:
