@@ -283,7 +283,7 @@ async fn a_cluster_that_is_lost_is_unhealthy_and_comes_back_by_itself() -> anyho
     fleet.stop().await
 }
 
-/// Kills the API server of a local cluster, which starts it again with the same data.
+/// Kills the API server of a local cluster, if it runs; the cluster starts it again with the same data.
 fn kill_the_api_server(variable: &str) -> anyhow::Result<()> {
     let kubeconfig = std::env::var(variable).with_context(|| format!("{variable} must name a kubeconfig"))?;
     // It is in NAME/pki.
@@ -292,12 +292,11 @@ fn kill_the_api_server(variable: &str) -> anyhow::Result<()> {
         .nth(2)
         .and_then(Path::file_name)
         .context("a kubeconfig of dev/cluster is in a folder")?;
-    let killed = Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../dev/cluster"))
+    Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../dev/cluster"))
         .arg("exec")
         .arg(name)
         .args(["--", "pkill", "-KILL", "-x", "kube-apiserver"])
         .status()?;
-    anyhow::ensure!(killed.success(), "there was no API server to kill");
     Ok(())
 }
 
@@ -309,24 +308,27 @@ async fn an_api_server_that_is_killed_is_known_and_found_again() -> anyhow::Resu
             json!({"name": name, "environment": "Dev", "kubeconfig": in_base64(&kubeconfig(variable)?)});
         assert_eq!(fleet.post("/clusters", &body).await?["healthStatus"], "Healthy");
     }
-    let is = async |health: &str| {
-        eventually(async || {
+    for _ in 0..2 {
+        // As often as it comes back: a look that is under way waits for a moment.
+        let lost = eventually(async || {
+            kill_the_api_server("GANTRY_TEST_LOST")?;
             let cluster = fleet.get("/clusters/lost").await?;
-            anyhow::ensure!(cluster["healthStatus"] == health, "{cluster}");
+            anyhow::ensure!(cluster["healthStatus"] == "Unhealthy", "{cluster}");
             Ok(cluster)
         })
-        .await
-    };
-    for _ in 0..2 {
-        kill_the_api_server("GANTRY_TEST_LOST")?;
-        let lost = is("Unhealthy").await?;
+        .await?;
         let reason = lost["healthReason"].as_str().unwrap_or_default();
         // Connections that were open break off; new ones are refused.
         assert!(["ConnectionRefused", "Unreachable"].contains(&reason), "{lost}");
         assert_ne!(lost["healthMessage"], "");
         let other = fleet.get("/clusters/other").await?;
         assert_eq!(other["healthStatus"], "Healthy", "{other}");
-        assert_eq!(is("Healthy").await?["healthReason"], "NodesReady");
+        eventually(async || {
+            let cluster = fleet.get("/clusters/lost").await?;
+            anyhow::ensure!(cluster["healthReason"] == "NodesReady", "{cluster}");
+            Ok(())
+        })
+        .await?;
     }
     let changes = fleet.get("/audit?action=cluster.health-changed").await?;
     assert!(changes["total"].as_u64() >= Some(4), "{changes}");
