@@ -15,7 +15,10 @@ pub fn client(api: Client, reach: Reach) -> Client {
             let executor = hyper_util::rt::TokioExecutor::new();
             let mut connector = HttpConnector::new();
             connector.set_connect_timeout(Some(Duration::from_secs(3)));
-            let plain = hyper_util::client::legacy::Client::builder(executor).build::<_, Body>(connector);
+            // A connection that is kept leads to the same pod for as long as that lives, and it may be an old one.
+            let plain = hyper_util::client::legacy::Client::builder(executor)
+                .pool_max_idle_per_host(0)
+                .build::<_, Body>(connector);
             Client::new(plain, "default")
         }
     }

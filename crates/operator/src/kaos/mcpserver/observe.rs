@@ -92,7 +92,10 @@ pub fn look_again(
     let tools = (serves && progress == Progress::Done)
         .then(|| {
             let uid = deployment.metadata.uid.clone().unwrap_or_default();
-            let subject = format!("{uid}/{}", deployment.metadata.generation.unwrap_or(0));
+            let generation = deployment.metadata.generation.unwrap_or(0);
+            // Asked again when the pods of before have left: the Service may lead to them for a moment longer.
+            let leaving = pods.iter().any(|pod| pod.is_being_deleted());
+            let subject = format!("{uid}/{generation}/{leaving}");
             let address = service.spec.and_then(|spec| spec.cluster_ip).unwrap_or_default();
             controller.probes.look(&key, &subject, &context.queue, || {
                 controller.asker.tools(&key.namespace, &valid.child, &address)
