@@ -25,7 +25,51 @@ async fn replicas_that_start_together_make_the_schema_once() {
         .fetch_one(&pool(&url).await)
         .await
         .unwrap();
-    assert_eq!(applied, 2);
+    assert_eq!(applied, 3);
+}
+
+/// Lists read which definitions a version brings from a table that triggers keep.
+#[tokio::test]
+async fn what_lists_read_follows_every_write() {
+    const READ: &str =
+        "select operator_name || ' ' || operator_version, crd_names from operator_crds order by 1";
+    const TRUE: &str = "select c.operator_name || ' ' || s.operator_version,
+         array_agg(c.name order by c.name collate \"C\") from crds c join crd_schemas s on s.crd_id = c.id
+         where c.operator_name is not null group by 1 order by 1";
+    let url = super::support::database().await;
+    database::open(database::options(&url).unwrap(), 2, NO_WAIT)
+        .await
+        .unwrap();
+    let pool = pool(&url).await;
+    for (write, versions) in [
+        (
+            "insert into crds (id, name, operator_name, created_at, updated_at)
+             select gen_random_uuid(), name, operator, now(), now()
+             from (values ('b.x', 'one'), ('a.x', 'one'), ('C.x', 'one'), ('d.x', null), ('e.x', 'two')) _(name, operator)",
+            0,
+        ),
+        (
+            "insert into crd_schemas (crd_id, operator_version, position, definition, api_group, kind, scope,
+                 api_versions, digest, changes, approval, created_at)
+             select id, v || '.0.0', v, '{}', 'x', 'K', 'Namespaced', '{v1}', '', '[]', 'NotRequired', now()
+             from crds, generate_series(1, 2) v",
+            4,
+        ),
+        ("update crds set operator_name = 'one' where name = 'd.x'", 4),
+        ("update crds set operator_name = 'three' where name = 'a.x'", 6),
+        ("update crds set operator_name = null where name = 'e.x'", 4),
+        ("delete from crd_schemas where operator_version = '1.0.0'", 2),
+        ("delete from crds where name = 'a.x'", 1),
+        ("delete from crds", 0),
+    ] {
+        sqlx::query(write).execute(&pool).await.unwrap();
+        let [read, truth]: [Vec<(String, Vec<String>)>; 2] = [
+            sqlx::query_as(READ).fetch_all(&pool).await.unwrap(),
+            sqlx::query_as(TRUE).fetch_all(&pool).await.unwrap(),
+        ];
+        assert_eq!(read, truth, "{write}");
+        assert_eq!(read.len(), versions, "{write}");
+    }
 }
 
 #[tokio::test]

@@ -82,8 +82,14 @@ macro_rules! columns {
 
 macro_rules! filter {
     () => {
-        "where ($1::text is null or c.operator_name = $1) and ($2::text is null or s.api_group = $2)
-         and ($3::text is null or c.status = $3) and ($4::text is null or approval_now(c.id, s.approval, s.changes) = $4)"
+        "where ($1::text is null or c.operator_name = $1) and ($3::text is null or c.status = $3)
+         and ($2::text is null or substr(c.name, strpos(c.name, '.') + 1) = $2)"
+    };
+}
+
+macro_rules! approval_filter {
+    () => {
+        " and ($4::text is null or approval_now(c.id, s.approval, s.changes) = $4)"
     };
 }
 
@@ -93,6 +99,7 @@ pub async fn list(pool: &PgPool, filter: &Filter, window: Window) -> Result<(Vec
         columns!(),
         newest!(),
         filter!(),
+        approval_filter!(),
         " order by c.name limit $5 offset $6"
     ))
     .bind(&filter.operator_name)
@@ -103,7 +110,13 @@ pub async fn list(pool: &PgPool, filter: &Filter, window: Window) -> Result<(Vec
     .bind(window.offset())
     .fetch_all(pool)
     .await?;
-    let total: i64 = sqlx::query_scalar(concat!("select count(*)", newest!(), filter!()))
+    // To be counted, a schema is looked at only where its approval is asked for.
+    let count = if filter.approval.is_some() {
+        concat!("select count(*)", newest!(), filter!(), approval_filter!())
+    } else {
+        concat!("select count(*) from crds c ", filter!(), " and $4::text is null")
+    };
+    let total: i64 = sqlx::query_scalar(count)
         .bind(&filter.operator_name)
         .bind(&filter.group)
         .bind(&filter.status)

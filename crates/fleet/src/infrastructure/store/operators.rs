@@ -55,8 +55,8 @@ macro_rules! columns {
         "o.id, o.name, o.description, o.namespace, o.chart_repository, o.chart_name, o.current_version,
          o.latest_version, o.has_update, o.labels, o.default_values, o.revision, o.created_at, o.updated_at,
          o.credentials is not null as has_credentials,
-         coalesce((select array_agg(c.name order by c.name) from crds c join crd_schemas s on s.crd_id = c.id
-                   where c.operator_name = o.name and s.operator_version = o.current_version), '{}') as crd_names"
+         coalesce((select crd_names from operator_crds
+                   where operator_name = o.name and operator_version = o.current_version), '{}') as crd_names"
     };
 }
 
@@ -260,8 +260,8 @@ pub async fn versions(
     let rows = sqlx::query_as(
         "select v.version, v.app_version, v.released_at, v.deprecated, v.digest, v.location, v.changelog_url,
              v.discovery, v.discovery_message,
-             coalesce((select array_agg(c.name order by c.name) from crds c join crd_schemas s on s.crd_id = c.id
-                       where c.operator_name = $2 and s.operator_version = v.version), '{}') as crd_names
+             coalesce((select crd_names from operator_crds
+                       where operator_name = $2 and operator_version = v.version), '{}') as crd_names
          from operator_versions v where v.operator_id = $1 order by v.position limit $3 offset $4",
     )
     .bind(operator.id)
