@@ -1,5 +1,7 @@
 -- What lists need at hand. Which definitions a version of an operator brings is asked for with every operator that is
--- shown, and would be fifty questions each.
+-- shown, and would be fifty questions each. Another replica may still write, and waits: what it wrote before is gathered
+-- here, what it writes later the triggers see.
+lock table crds, crd_schemas in share row exclusive mode;
 create table operator_crds (
     operator_name text not null,
     operator_version text not null,

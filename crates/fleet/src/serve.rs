@@ -21,7 +21,7 @@ use crate::{
         database::{self, DatabaseError},
         http,
         passwords::Passwords,
-        tokens::{Issuer, TokenError, Verifier},
+        tokens::{FileIssuer, TokenError, Verifier},
     },
     metrics::Metrics,
     orchestrator::{Fleet, reach::Connections, tasks},
@@ -139,8 +139,9 @@ async fn fleet(settings: &Settings, registry: &Registry) -> Result<Fleet, ServeE
         verifier,
         issuer: settings
             .login_secret
-            .as_deref()
-            .map(|secret| Issuer::new(secret, issuer, audience)),
+            .clone()
+            .map(|file| FileIssuer::open(file, issuer, audience))
+            .transpose()?,
         passwords: Passwords::new()?,
         charts: Charts::new(http, settings.helm.clone()),
         signer,

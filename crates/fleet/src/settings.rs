@@ -28,7 +28,7 @@ pub struct Settings {
     pub token_issuer: String,
     pub token_audience: String,
     /// Signs the tokens of local users; there are none without it.
-    pub login_secret: Option<Vec<u8>>,
+    pub login_secret: Option<PathBuf>,
     pub token_lifetime: SignedDuration,
     /// Signs heads of the audit log (PEM).
     pub audit_key: Option<String>,

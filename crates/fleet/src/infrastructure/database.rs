@@ -125,10 +125,10 @@ pub async fn migrate(connection: &mut PgConnection) -> Result<(), DatabaseError>
             found: format!("{}", number / 10_000),
         });
     }
-    // Others may be at it, and take longer than a usual lock should.
+    // Others may be at it, and take longer than a usual lock should; a large fleet takes longer than a usual statement.
     let look = DatabaseError::Look;
     connection
-        .execute("set lock_timeout = '120s'")
+        .execute("set lock_timeout = '120s'; set statement_timeout = 0")
         .await
         .map_err(look)?;
     sqlx::query("select pg_advisory_lock($1)")

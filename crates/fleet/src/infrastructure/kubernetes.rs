@@ -39,8 +39,9 @@ const PAGE: u32 = 250;
 const CONNECT: Duration = Duration::from_secs(9);
 /// Longer than the usual time between two looks.
 const IDLE: Duration = Duration::from_secs(90);
-/// The reason that is none of the cluster's.
+/// Reasons that are none of the cluster's.
 pub const BUSY: &str = "ConnectionsBusy";
+pub const NO_DATABASE: &str = "DatabaseUnavailable";
 
 /// Why a cluster cannot be used; one word, and a sentence without any value of the credentials.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -51,6 +52,11 @@ pub struct Unreachable {
 }
 
 impl Unreachable {
+    /// Whether it says nothing of the cluster.
+    pub fn is_ours(&self) -> bool {
+        [BUSY, NO_DATABASE].contains(&self.reason)
+    }
+
     pub fn timeout(after: Duration) -> Self {
         Self {
             reason: "Timeout",

@@ -154,16 +154,9 @@ impl Verifier {
         Ok(())
     }
 
-    /// Fetches key sets again because of a key that is not known; not more often than every ten seconds, whatever
-    /// strangers send.
+    /// Reads keys again because of one that is not known; not more often than every ten seconds, whatever strangers
+    /// send.
     pub async fn reload_for_unknown(&self, now: Timestamp) -> bool {
-        if !self
-            .sources
-            .iter()
-            .any(|source| matches!(source, KeySource::Jwks(_)))
-        {
-            return false;
-        }
         let mut fetched = self.fetched.lock().await;
         if fetched.is_some_and(|at| now.duration_since(at) < SignedDuration::from_secs(10)) {
             return false;
@@ -172,7 +165,7 @@ impl Verifier {
         match self.reload().await {
             Ok(()) => true,
             Err(error) => {
-                tracing::warn!(%error, "token keys could not be fetched again");
+                tracing::warn!(%error, "token keys could not be read again");
                 false
             }
         }
@@ -298,6 +291,28 @@ pub struct Issuer {
     /// `iss`.
     name: String,
     audience: String,
+}
+
+/// Issues with the secret that is in a file now: it may be another one than at the start.
+pub struct FileIssuer {
+    file: PathBuf,
+    name: String,
+    audience: String,
+}
+
+impl FileIssuer {
+    pub fn open(file: PathBuf, issuer: &str, audience: &str) -> Result<Self, TokenError> {
+        read_secret(&file)?;
+        Ok(Self {
+            file,
+            name: issuer.to_owned(),
+            audience: audience.to_owned(),
+        })
+    }
+
+    pub fn issue(&self, grant: &Grant<'_>, now: Timestamp) -> Result<(String, Timestamp), TokenError> {
+        Issuer::new(&read_secret(&self.file)?, &self.name, &self.audience).issue(grant, now)
+    }
 }
 
 /// What a token is to say.

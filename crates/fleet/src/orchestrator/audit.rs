@@ -2,6 +2,7 @@
 
 use gantry_fleet_api as api;
 use gantry_ledger::{Entry, Fault, Head, PublicKey, SignedHead, verify as verify_chain};
+use jiff::{SignedDuration, Timestamp};
 use sqlx::PgPool;
 
 use super::{Fleet, work::commitment};
@@ -115,13 +116,19 @@ pub async fn verify(pool: &PgPool, known: &[Head], key: Option<&PublicKey>) -> R
     }
     let mut signed = false;
     if let Some(key) = key {
-        let stored = noted
-            .and_then(|noted| noted.2)
+        let (seq, hash, stored) = noted
+            .and_then(|(seq, hash, signed)| Some((seq, hash, signed?)))
             .ok_or_else(|| Broken::Signature("it has no signature".to_owned()))?;
         let stored: SignedHead = serde_json::from_value(stored)
             .map_err(|_| Broken::Signature("it is no signed head".to_owned()))?;
-        key.check(LEDGER, &stored)
+        let of = key
+            .check(LEDGER, &stored)
             .map_err(|error| Broken::Signature(error.to_string()))?;
+        if of.seq != seq as u64 || of.hash.to_string() != hash {
+            return Err(Broken::Signature(format!(
+                "the signature is of {of}, and the noted head is {seq}:{hash}"
+            )));
+        }
         signed = true;
     }
     Ok(Proven {
@@ -139,7 +146,7 @@ fn check_link(link: &Link, after: u64) -> Result<Entry, Broken> {
             fault,
         })
     })?;
-    if entry.seq != link.seq as u64 {
+    if entry.seq != link.seq as u64 || !is_beside(link, &entry) {
         return Err(Broken::Row(link.seq as u64));
     }
     if let (Some(salt), Some(details)) = (&link.salt, &link.details)
@@ -148,4 +155,20 @@ fn check_link(link: &Link, after: u64) -> Result<Entry, Broken> {
         return Err(Broken::Details(entry.seq));
     }
     Ok(entry)
+}
+
+/// Whether the columns say what the line says; the database keeps times to the microsecond.
+fn is_beside(link: &Link, entry: &Entry) -> bool {
+    let at: Timestamp = link.at.into();
+    let target = &entry.body["target"];
+    entry
+        .at
+        .parse::<Timestamp>()
+        .is_ok_and(|said| said.duration_since(at).abs() < SignedDuration::from_micros(2))
+        && entry.body["action"] == link.action
+        && entry.body["outcome"] == link.outcome
+        && entry.body["actor"] == link.actor.to_string()
+        && target["kind"] == link.target_kind
+        && target["id"] == link.target_id
+        && entry.body["trace"].as_str() == link.trace_id.as_deref()
 }

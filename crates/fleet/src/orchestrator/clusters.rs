@@ -21,7 +21,7 @@ use crate::{
         store::{
             Window, accesses, audit,
             clusters::{self as store, ClusterRow},
-            labels, time,
+            deployers, labels, time,
         },
         yaml,
     },
@@ -280,8 +280,10 @@ pub async fn delete(fleet: &Fleet, ask: &Ask, name: &str) -> Result<Reply, Error
 async fn take_ours_away(fleet: &Fleet, id: Uuid) {
     let removal = async {
         let (client, _) = reach::owner(fleet, id, "removal").await?;
-        // The stronger one first.
-        deployer::unbind(&client, id).await?;
+        // The stronger one first, if a deployment has it.
+        if let Ok(Some(deployment)) = deployers::holder(&fleet.pool, id).await {
+            deployer::unbind(&client, deployment).await?;
+        }
         reader::remove(&client, id).await
     };
     let patience = std::time::Duration::from_secs(10);

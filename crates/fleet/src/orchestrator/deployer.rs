@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use futures::{StreamExt as _, stream};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 use uuid::Uuid;
@@ -18,6 +19,8 @@ use crate::{
 
 /// For setting it up, and for taking it away.
 const PATIENCE: Duration = Duration::from_secs(20);
+/// Clusters that are swept at once.
+const SWEEPS: usize = 4;
 
 /// Credentials of a deployer.
 pub struct Lent {
@@ -53,7 +56,7 @@ pub async fn lend(
     )
     .await?;
     work.commit().await?;
-    match bind(fleet, cluster).await {
+    match bind(fleet, cluster, deployment).await {
         Ok(lent) => Ok(lent),
         Err(why) => {
             // What half-way came to be is taken away, now or by the sweep.
@@ -65,9 +68,9 @@ pub async fn lend(
     }
 }
 
-async fn bind(fleet: &Fleet, cluster: Uuid) -> Result<Lent, Unreachable> {
+async fn bind(fleet: &Fleet, cluster: Uuid, deployment: Uuid) -> Result<Lent, Unreachable> {
     let (client, document) = reach::owner(fleet, cluster, "deployment").await?;
-    let binding = deployer::bind(&client, cluster, &fleet.deployer_role, fleet.now());
+    let binding = deployer::bind(&client, deployment, &fleet.deployer_role, fleet.now());
     let (token, renew_at) = tokio::time::timeout(PATIENCE, binding)
         .await
         .unwrap_or_else(|_| Err(Unreachable::timeout(PATIENCE)))?;
@@ -84,7 +87,7 @@ pub async fn take_back(fleet: &Fleet, cluster: Uuid, deployment: Uuid) -> Result
     }
     let removal = async {
         let (client, _) = reach::owner(fleet, cluster, "end of deployment").await?;
-        deployer::unbind(&client, cluster).await
+        deployer::unbind(&client, deployment).await
     };
     tokio::time::timeout(PATIENCE, removal)
         .await
@@ -106,12 +109,15 @@ pub async fn take_back(fleet: &Fleet, cluster: Uuid, deployment: Uuid) -> Result
 
 /// Takes back what nobody renewed.
 pub async fn sweep(fleet: &Fleet) -> Result<(), Error> {
-    for row in store::overdue(&fleet.pool, time(fleet.now())).await? {
-        // One that cannot be reached must not keep the others waiting for their turn.
-        if let Err(error) = take_back(fleet, row.cluster_id, row.deployment_id).await {
-            tracing::warn!(cluster = %row.cluster_id, error = &error as &dyn std::error::Error, "an overdue deployer could not be taken back; it is tried again");
-        }
-    }
+    let overdue = store::overdue(&fleet.pool, time(fleet.now())).await?;
+    // One that cannot be reached must not keep the others waiting for their turn.
+    stream::iter(overdue)
+        .for_each_concurrent(SWEEPS, async |row| {
+            if let Err(error) = take_back(fleet, row.cluster_id, row.deployment_id).await {
+                tracing::warn!(cluster = %row.cluster_id, error = &error as &dyn std::error::Error, "an overdue deployer could not be taken back; it is tried again");
+            }
+        })
+        .await;
     Ok(())
 }
 

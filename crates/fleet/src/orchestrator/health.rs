@@ -12,7 +12,7 @@ use super::{Fleet, Record, SYSTEM, Work, clusters, reach};
 use crate::{
     Error,
     infrastructure::{
-        kubernetes::{self, BUSY, Look},
+        kubernetes::{self, Look},
         store::{
             accesses,
             clusters::{self as store, ClusterRow, Seen},
@@ -21,8 +21,8 @@ use crate::{
     },
 };
 
-/// Longer than a look can take; a holder that needs more has died.
-const LEASE: SignedDuration = SignedDuration::from_secs(30);
+/// Longer than a look can take that has to connect and to make the reader first; a holder that needs more has died.
+const LEASE: SignedDuration = SignedDuration::from_secs(60);
 
 /// Takes clusters whose time has come; other replicas look past them.
 pub async fn claim(fleet: &Fleet, most: usize) -> Result<Vec<ClusterRow>, Error> {
@@ -50,9 +50,9 @@ pub async fn visit(fleet: &Fleet, row: &ClusterRow) -> Result<(), Error> {
         Err(why) => Err(why.clone()),
     };
     if let Err(why) = &found
-        && why.reason == BUSY
+        && why.is_ours()
     {
-        // That says nothing of the cluster. It is looked at again when the lease ends.
+        // It is looked at again when the lease ends.
         tracing::warn!(cluster = row.name, "{}", why.message);
         if let Ok(access) = &access {
             reach::failed(fleet, access).await;

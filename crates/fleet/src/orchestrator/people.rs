@@ -29,8 +29,8 @@ use crate::{
 const KIND: &str = "user";
 const SHORTEST_PASSWORD: usize = 12;
 const LONGEST_PASSWORD: usize = 1024;
-/// The same words for a wrong name and a wrong password: neither is told.
-const WRONG: &str = "the username or the password is wrong";
+/// The same words for a wrong name, a wrong password and a locked account: none is told, nor that a guess was right.
+const WRONG: &str = "the username or the password is wrong, or too many logins failed and it has to wait";
 
 /// Checks a password and issues a token.
 pub async fn login(fleet: &Fleet, trace_id: &str, body: api::Login) -> Result<api::LoggedIn, Error> {
@@ -47,10 +47,6 @@ pub async fn login(fleet: &Fleet, trace_id: &str, body: api::Login) -> Result<ap
     let user = store::user(&mut connection, &body.username).await?;
     drop(connection);
     let now = fleet.now();
-    let is_locked = user
-        .as_ref()
-        .and_then(|user| user.locked_until)
-        .is_some_and(|until| until.to_jiff() > now);
     let stored = user.as_ref().map(|user| user.password_hash.clone());
     // Also when it is locked: how long it takes tells nothing.
     let fits = fleet.passwords.matches(body.password.0, stored).await?;
@@ -58,6 +54,10 @@ pub async fn login(fleet: &Fleet, trace_id: &str, body: api::Login) -> Result<ap
         return Err(Error::Unauthorized(WRONG));
     };
     let mut work = Work::of(fleet, &user.username, Some(trace_id)).await?;
+    // Looked at when the guess is known, one after the other: many at once are no more guesses.
+    let is_locked = store::locked_until(work.db(), user.id)
+        .await?
+        .is_some_and(|until| until.to_jiff() > now);
     if is_locked || !fits {
         if !is_locked {
             let failures = store::failed(work.db(), user.id).await?;
@@ -65,11 +65,7 @@ pub async fn login(fleet: &Fleet, trace_id: &str, body: api::Login) -> Result<ap
             store::set_lock(work.db(), user.id, until).await?;
         }
         note(work, "user.login", "Failed", &user, json!({"locked": is_locked})).await?;
-        return Err(Error::Unauthorized(if is_locked && fits {
-            "too many failed logins; try again later"
-        } else {
-            WRONG
-        }));
+        return Err(Error::Unauthorized(WRONG));
     }
     store::succeeded(work.db(), user.id).await?;
     let roles: BTreeSet<Role> = user.roles.iter().filter_map(|role| role.parse().ok()).collect();
@@ -86,6 +82,14 @@ pub async fn login(fleet: &Fleet, trace_id: &str, body: api::Login) -> Result<ap
     let (token, expires_at) = issuer
         .issue(&grant, now)
         .map_err(|error| Error::internal("failed to issue a token", error))?;
+    if fleet.verifier.verify(&token).is_err() {
+        // The secret is a new one.
+        fleet
+            .verifier
+            .reload()
+            .await
+            .map_err(|error| Error::internal("failed to read the token keys again", error))?;
+    }
     note(work, "user.login", "Succeeded", &user, Value::Null).await?;
     Ok(api::LoggedIn {
         token,

@@ -17,7 +17,7 @@ use crate::{
     Error,
     infrastructure::{
         keys::Sealed,
-        kubernetes::{self, Unreachable, reader as account, slots::Slots},
+        kubernetes::{self, NO_DATABASE, Unreachable, reader as account, slots::Slots},
         store::{
             accesses::{self, AccessRow, Key},
             clusters as store, time,
@@ -159,7 +159,12 @@ async fn client(
 ) -> Result<(Client, &'static str), Unreachable> {
     let sealed = store::sealed(&fleet.pool, id)
         .await
-        .map_err(|_| gone("the credentials could not be read from the database"))?
+        .map_err(|error| {
+            no_database(
+                &error.into(),
+                "the credentials could not be read from the database",
+            )
+        })?
         .ok_or_else(|| gone("the cluster is not registered any more"))?;
     let now = fleet.now();
     let slots = &fleet.connections.slots;
@@ -177,7 +182,12 @@ async fn client(
     let uploaded = kubernetes::connect(&document, slots).await?;
     let mut definitions = store::known_crds(&fleet.pool, id, MAX_DEFINITIONS)
         .await
-        .map_err(|_| gone("what the cluster runs could not be read from the database"))?;
+        .map_err(|error| {
+            no_database(
+                &error.into(),
+                "what the cluster runs could not be read from the database",
+            )
+        })?;
     definitions.extend(definition.map(str::to_owned));
     let reader = tokio::time::timeout(PREPARE, account::open(&uploaded, id, &definitions, now));
     let (document, client, identity, renew_at) = match reader
@@ -211,7 +221,12 @@ async fn client(
 pub async fn owner(fleet: &Fleet, id: Uuid, purpose: &str) -> Result<(Client, Value), Unreachable> {
     let sealed = store::sealed(&fleet.pool, id)
         .await
-        .map_err(|_| gone("the credentials could not be read from the database"))?
+        .map_err(|error| {
+            no_database(
+                &error.into(),
+                "the credentials could not be read from the database",
+            )
+        })?
         .ok_or_else(|| gone("the cluster is not registered any more"))?;
     let document = opened(fleet, id, &sealed, purpose).await?;
     let client = kubernetes::connect(&document, &fleet.connections.slots).await?;
@@ -240,9 +255,21 @@ async fn opened(fleet: &Fleet, id: Uuid, sealed: &Sealed, purpose: &str) -> Resu
 }
 
 fn unrecorded(error: &Error) -> Unreachable {
-    let error = error as &dyn std::error::Error;
-    tracing::warn!(error, "an access to a cluster could not be recorded");
-    gone("the access could not be recorded, so it did not take place")
+    no_database(
+        error,
+        "the access could not be recorded, so it did not take place",
+    )
+}
+
+fn no_database(error: &Error, message: &str) -> Unreachable {
+    tracing::warn!(
+        error = error as &dyn std::error::Error,
+        "a cluster was not reached: {message}"
+    );
+    Unreachable {
+        reason: NO_DATABASE,
+        message: message.to_owned(),
+    }
 }
 
 async fn record_access(fleet: &Fleet, id: Uuid, purpose: &str) -> Result<(), Error> {

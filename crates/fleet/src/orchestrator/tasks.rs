@@ -26,6 +26,8 @@ const TICK: Duration = Duration::from_millis(500);
 /// Clusters, and repositories, that one replica is at.
 const LOOKS: usize = 32;
 const VISITS: usize = 4;
+/// More than there may be: those that cannot be opened stay, and must not keep the others from their turn.
+const MOST_REWRAPPED: i64 = 1000;
 
 type Task = fn(Arc<Fleet>) -> BoxFuture<'static, Result<(), Error>>;
 
@@ -191,27 +193,36 @@ impl Shared {
 /// Brings everything under the key that wraps now.
 async fn rewrap(fleet: &Fleet) -> Result<(), Error> {
     let current = fleet.keys.current_id();
-    for (id, sealed) in cluster_store::wrapped_by_others(&fleet.pool, &current, 100).await? {
-        let rewrapped = fleet
-            .keys
-            .rewrap(clusters::place(id), &sealed)
-            .await
-            .map_err(|error| Error::internal("failed to rewrap credentials", error))?;
+    let mut failure = None;
+    for (id, sealed) in cluster_store::wrapped_by_others(&fleet.pool, &current, MOST_REWRAPPED).await? {
+        let rewrapped = match fleet.keys.rewrap(clusters::place(id), &sealed).await {
+            Ok(rewrapped) => rewrapped,
+            // Under a key that is gone, perhaps. The others are not.
+            Err(error) => {
+                failure = Some(error);
+                continue;
+            }
+        };
         if cluster_store::rewrap(&fleet.pool, id, &sealed, &rewrapped).await? {
             tracing::info!(cluster = %id, key = current, "credentials are under the new key");
         }
     }
-    for (id, sealed) in operator_store::wrapped_by_others(&fleet.pool, &current, 100).await? {
-        let rewrapped = fleet
-            .keys
-            .rewrap(operators::place(id), &sealed)
-            .await
-            .map_err(|error| Error::internal("failed to rewrap credentials", error))?;
+    for (id, sealed) in operator_store::wrapped_by_others(&fleet.pool, &current, MOST_REWRAPPED).await? {
+        let rewrapped = match fleet.keys.rewrap(operators::place(id), &sealed).await {
+            Ok(rewrapped) => rewrapped,
+            Err(error) => {
+                failure = Some(error);
+                continue;
+            }
+        };
         if operator_store::rewrap(&fleet.pool, id, &sealed, &rewrapped).await? {
             tracing::info!(operator = %id, key = current, "credentials are under the new key");
         }
     }
-    Ok(())
+    match failure {
+        Some(error) => Err(Error::internal("failed to rewrap some credentials", error)),
+        None => Ok(()),
+    }
 }
 
 async fn numbers(fleet: &Fleet) -> Result<(), Error> {

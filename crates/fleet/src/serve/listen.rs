@@ -46,8 +46,9 @@ pub async fn serve(
         .keep_alive_interval(Duration::from_secs(30))
         .keep_alive_timeout(Duration::from_secs(10));
     loop {
-        let Ok(turn) = turns.clone().acquire_owned().await else {
-            break;
+        let turn = tokio::select! {
+            () = stop.cancelled() => break,
+            turn = turns.clone().acquire_owned() => turn,
         };
         let (stream, peer) = tokio::select! {
             () = stop.cancelled() => break,

@@ -192,6 +192,20 @@ async fn nobody_reaches_a_cluster_unseen() {
         .unwrap();
     let fleet = &running.server.fleet;
     let refused = reach::reader(fleet, id, "health", None).await.err().unwrap();
-    assert_eq!(refused.reason, "CredentialsUnavailable");
+    assert_eq!(refused.reason, "DatabaseUnavailable");
+    // That is our trouble: the cluster stays what it was.
+    let due = "update clusters set check_at = now() - interval '1 second'";
+    sqlx::query(due).execute(&pool).await.unwrap();
+    until("a look was tried", async || {
+        sqlx::query_scalar("select check_at > now() from clusters")
+            .fetch_one(&pool)
+            .await
+            .unwrap_or(false)
+            .then_some(())
+    })
+    .await;
+    tokio::time::sleep(std::time::Duration::from_millis(500)).await;
+    let cluster = running.admin.get("/clusters/c").await.expect(200);
+    assert_eq!(cluster.body["healthStatus"], "Healthy", "{}", cluster.text);
     running.server.stop().await;
 }

@@ -132,6 +132,34 @@ async fn the_chain_holds_under_load_and_every_tampering_is_found() {
             "moved",
             "update audit set seq = case seq when 7 then 1008 when 8 then 7 end where seq in (7, 8)",
         ),
+        (
+            "another action beside",
+            "update audit set action = 'x' where seq = 7",
+        ),
+        (
+            "another outcome beside",
+            "update audit set outcome = 'x' where seq = 7",
+        ),
+        (
+            "another actor beside",
+            "update audit set actor = gen_random_uuid() where seq = 7",
+        ),
+        (
+            "another kind beside",
+            "update audit set target_kind = 'x' where seq = 7",
+        ),
+        (
+            "another target beside",
+            "update audit set target_id = 'x' where seq = 7",
+        ),
+        (
+            "another trace beside",
+            "update audit set trace_id = 'x' where seq = 7",
+        ),
+        (
+            "another time beside",
+            "update audit set at = at - interval '1 ms' where seq = 7",
+        ),
     ] {
         tamper(sql).await;
         let broken = verify(&pool, &[kept], None).await;
@@ -143,6 +171,18 @@ async fn the_chain_holds_under_load_and_every_tampering_is_found() {
             "restored after {what}"
         );
     }
+    // A shorter log with a head that fits it, beside the signature of the longer one.
+    tamper("delete from audit where seq = 20").await;
+    tamper("update audit_head set seq = 19, hash = (select line::json->>'hash' from audit where seq = 19)")
+        .await;
+    assert!(verify(&pool, &[], None).await.is_ok(), "whole in itself");
+    assert!(matches!(
+        verify(&pool, &[], Some(&key)).await,
+        Err(Broken::Signature(_))
+    ));
+    tamper("insert into audit select * from kept where seq = 20").await;
+    tamper("update audit_head set seq = 20, hash = (select line::json->>'hash' from audit where seq = 20)")
+        .await;
     tamper("update audit_details set details = '{\"name\":\"other\"}' where seq = 4").await;
     assert!(matches!(verify(&pool, &[], None).await, Err(Broken::Details(4))));
     tamper("delete from audit_details where seq = 4").await;

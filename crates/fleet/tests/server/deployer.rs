@@ -45,6 +45,36 @@ async fn it_is_lent_to_one_at_a_time_and_audited() {
 }
 
 #[tokio::test]
+async fn whoever_takes_an_old_one_back_takes_nothing_from_the_next() {
+    let (running, cluster, id) = with_cluster().await;
+    let fleet = &running.server.fleet;
+    let short = |deployment: Uuid| deployment.simple().to_string()[..12].to_owned();
+    let (one, two) = (Uuid::new_v4(), Uuid::new_v4());
+    let hour = SignedDuration::from_hours(1);
+    for deployment in [one, two] {
+        deployer::lend(fleet, id, deployment, hour).await.unwrap();
+        assert!(cluster.has_written(&format!(
+            "PATCH clusterrolebindings/gantry-fleet-deployer-{}",
+            short(deployment)
+        )));
+        if deployment == one {
+            deployer::take_back(fleet, id, one).await.unwrap();
+        }
+    }
+    assert!(!cluster.has_written(&format!(
+        "DELETE clusterrolebindings/gantry-fleet-deployer-{}",
+        short(two)
+    )));
+    // With the registration it goes, whoever has it.
+    running.admin.delete("/clusters/c").await.expect(204);
+    assert!(cluster.has_written(&format!(
+        "DELETE clusterrolebindings/gantry-fleet-deployer-{}",
+        short(two)
+    )));
+    running.server.stop().await;
+}
+
+#[tokio::test]
 async fn what_nobody_renews_is_taken_back() {
     let (running, cluster, id) = with_cluster().await;
     let fleet = &running.server.fleet;

@@ -301,7 +301,7 @@ fn keys(arguments: &Arguments) -> anyhow::Result<(Keys, Option<PathBuf>)> {
     Ok((Keys::local(keys), Some(file)))
 }
 
-fn token_keys(arguments: &Arguments) -> anyhow::Result<(Vec<KeySource>, Option<Vec<u8>>)> {
+fn token_keys(arguments: &Arguments) -> anyhow::Result<(Vec<KeySource>, Option<PathBuf>)> {
     let mut sources: Vec<KeySource> = arguments
         .jwt_public_key_file
         .iter()
@@ -320,12 +320,8 @@ fn token_keys(arguments: &Arguments) -> anyhow::Result<(Vec<KeySource>, Option<V
         }
         None => None,
     };
-    let mut login = None;
-    if let Some(file) = file {
-        login = Some(tokens::read_secret(&file)?);
-        sources.push(KeySource::Secret(file));
-    }
-    Ok((sources, login))
+    sources.extend(file.clone().map(KeySource::Secret));
+    Ok((sources, file))
 }
 
 fn audit_key(arguments: &Arguments) -> anyhow::Result<Option<String>> {

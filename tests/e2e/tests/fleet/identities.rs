@@ -37,9 +37,9 @@ async fn a_deployer_can_deploy_while_it_is_bound_and_not_after() -> anyhow::Resu
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
     let document = kubeconfig("GANTRY_TEST_SIM")?;
     let admin = client(&document).await?;
-    let cluster = Uuid::new_v4();
-    let name = format!("gantry-fleet-deployer-{}", &cluster.simple().to_string()[..12]);
-    let (token, renew_at) = deployer::bind(&admin, cluster, "cluster-admin", Timestamp::now()).await?;
+    let deployment = Uuid::new_v4();
+    let name = format!("gantry-fleet-deployer-{}", &deployment.simple().to_string()[..12]);
+    let (token, renew_at) = deployer::bind(&admin, deployment, "cluster-admin", Timestamp::now()).await?;
     assert!(renew_at > Timestamp::now());
     let lent = connect(&with_token(&document, &token), &Slots::new(4)).await?;
     may_make_namespaces(&lent).await?;
@@ -58,14 +58,14 @@ async fn a_deployer_can_deploy_while_it_is_bound_and_not_after() -> anyhow::Resu
             Ok(found)
         })
         .await?;
-        deployer::bind(&admin, cluster, "cluster-admin", Timestamp::now()).await?;
+        deployer::bind(&admin, deployment, "cluster-admin", Timestamp::now()).await?;
         let after = lasting().await?;
         assert!(
             before.iter().all(|secret| !after.contains(secret)),
             "{before:?} {after:?}"
         );
     }
-    deployer::unbind(&admin, cluster).await?;
+    deployer::unbind(&admin, deployment).await?;
     let refused = eventually(async || {
         let refused = may_make_namespaces(&lent).await.err().context("it still may")?;
         Ok(refused.to_string())
@@ -84,7 +84,7 @@ async fn a_deployer_can_deploy_while_it_is_bound_and_not_after() -> anyhow::Resu
             .is_none()
     );
     // What is gone can be taken away once more.
-    deployer::unbind(&client(&document).await?, cluster).await?;
+    deployer::unbind(&client(&document).await?, deployment).await?;
     eventually(async || {
         anyhow::ensure!(lasting().await?.is_empty(), "a token is left");
         Ok(())

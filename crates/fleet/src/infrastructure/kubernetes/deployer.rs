@@ -10,18 +10,19 @@ use super::{Unreachable, explain, identity};
 /// The shortest that servers grant.
 const SECONDS: i64 = 600;
 
-fn name(cluster: Uuid) -> String {
-    identity::name("deployer", cluster)
+/// One for each deployment: whoever takes an old one back, however late, takes nothing from the next.
+fn name(deployment: Uuid) -> String {
+    identity::name("deployer", deployment)
 }
 
 /// Makes the deployer, binds it to the role, and gives a token with when to ask for the next one.
 pub async fn bind(
     client: &Client,
-    cluster: Uuid,
+    deployment: Uuid,
     role: &str,
     now: Timestamp,
 ) -> Result<(String, Timestamp), Unreachable> {
-    let name = name(cluster);
+    let name = name(deployment);
     identity::make_account(client, &name).await?;
     identity::bind(client, &name, role).await?;
     let version = client
@@ -36,6 +37,6 @@ pub async fn bind(
 }
 
 /// Takes it away: the binding first, and with the account every token of it.
-pub async fn unbind(client: &Client, cluster: Uuid) -> Result<(), Unreachable> {
-    identity::remove(client, &name(cluster)).await
+pub async fn unbind(client: &Client, deployment: Uuid) -> Result<(), Unreachable> {
+    identity::remove(client, &name(deployment)).await
 }

@@ -20,8 +20,8 @@ const NAMESPACE: &str = "gantry-fleet";
 const MANAGER: &str = "gantry-fleet";
 
 /// One for each registration: two fleets, or one cluster registered twice, do not share it.
-pub fn name(kind: &str, cluster: Uuid) -> String {
-    let short = cluster.simple().to_string();
+pub fn name(kind: &str, id: Uuid) -> String {
+    let short = id.simple().to_string();
     format!("gantry-fleet-{kind}-{}", &short[..12])
 }
 

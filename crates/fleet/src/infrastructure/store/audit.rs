@@ -182,10 +182,17 @@ pub async fn erase_target(connection: &mut PgConnection, kind: &str, id: &str) -
     Ok(done.rows_affected())
 }
 
-/// A stretch of lines in order, for verification: number, line, details with their salt.
+/// A stretch of lines in order, for verification: number, line, what stands beside it, details with their salt.
 #[derive(Clone, Debug, FromRow)]
 pub struct Link {
     pub seq: i64,
+    pub at: Time,
+    pub action: String,
+    pub outcome: String,
+    pub actor: Uuid,
+    pub target_kind: String,
+    pub target_id: String,
+    pub trace_id: Option<String>,
     pub line: String,
     pub salt: Option<Vec<u8>>,
     pub details: Option<String>,
@@ -193,7 +200,8 @@ pub struct Link {
 
 pub async fn links(pool: &PgPool, after: i64, most: i64) -> Result<Vec<Link>, sqlx::Error> {
     sqlx::query_as(
-        "select a.seq, a.line, d.salt, d.details from audit a left join audit_details d on d.seq = a.seq
+        "select a.seq, a.at, a.action, a.outcome, a.actor, a.target_kind, a.target_id, a.trace_id, a.line, d.salt, d.details
+         from audit a left join audit_details d on d.seq = a.seq
          where a.seq > $1 order by a.seq limit $2",
     )
     .bind(after)

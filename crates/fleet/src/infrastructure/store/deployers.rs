@@ -57,7 +57,7 @@ pub async fn release(
 
 /// Those whose time is over: whoever bound them has died.
 pub async fn overdue(pool: &PgPool, now: Time) -> Result<Vec<DeployerRow>, sqlx::Error> {
-    sqlx::query_as("select cluster_id, deployment_id from deployers where until < $1 order by until limit 20")
+    sqlx::query_as("select cluster_id, deployment_id from deployers where until < $1 order by until")
         .bind(now)
         .fetch_all(pool)
         .await

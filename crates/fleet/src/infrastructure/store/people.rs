@@ -102,6 +102,16 @@ pub async fn delete(connection: &mut PgConnection, id: Uuid) -> Result<(), sqlx:
         .map(drop)
 }
 
+/// Until when nobody gets in; the row is held until the transaction ends.
+pub async fn locked_until(connection: &mut PgConnection, id: Uuid) -> Result<Option<Time>, sqlx::Error> {
+    let found: Option<Option<Time>> =
+        sqlx::query_scalar("select locked_until from users where id = $1 for update")
+            .bind(id)
+            .fetch_optional(connection)
+            .await?;
+    Ok(found.flatten())
+}
+
 /// Counts a failed login, and gives the number of them in a row.
 pub async fn failed(connection: &mut PgConnection, id: Uuid) -> Result<i32, sqlx::Error> {
     sqlx::query_scalar(
