@@ -94,6 +94,11 @@ async fn diff(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let waivers = read_waivers(arguments)?;
     let (old, old_version) = load(&arguments.old, arguments).await?;
     let (new, new_version) = load(&arguments.new, arguments).await?;
+    // A name with a slip in it must not look like a safe upgrade.
+    let is_there = |name: &&String| old.crds.iter().chain(&new.crds).any(|crd| crd.name == **name);
+    if let Some(absent) = arguments.only.iter().find(|name| !is_there(name)) {
+        bail!("--only {absent}: neither side has it");
+    }
     let (objects, object_versions) = connect(&arguments.objects).await?;
     let detected = [old_version, new_version]
         .into_iter()

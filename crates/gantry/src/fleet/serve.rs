@@ -170,7 +170,18 @@ pub struct Arguments {
     otlp_endpoint: Option<String>,
 }
 
+/// Opened credentials are in memory: no crash may write that to a disk.
+fn without_core_dumps() -> anyhow::Result<()> {
+    #[cfg(target_os = "linux")]
+    {
+        use rustix::process::{DumpableBehavior, set_dumpable_behavior};
+        set_dumpable_behavior(DumpableBehavior::NotDumpable).context("failed to switch core dumps off")?;
+    }
+    Ok(())
+}
+
 pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
+    without_core_dumps()?;
     let endpoint = arguments
         .otlp_endpoint
         .as_deref()
