@@ -3,13 +3,8 @@
 use std::time::{Duration, Instant};
 
 use anyhow::ensure;
-use gantry_e2e::{
-    Cluster, Running, eventually_for,
-    fixtures::{mcpserver_resource, wait_ready},
-    operator,
-};
+use gantry_e2e::{Cluster, Running, eventually_for, fixtures, operator};
 use gantry_kit::testing::Faults;
-use serde_json::json;
 
 const LEASE: Duration = Duration::from_secs(4);
 
@@ -18,13 +13,24 @@ async fn replica(cluster: &Cluster, name: &str) -> anyhow::Result<Running> {
     Running::start_with(cluster, &Faults::default(), options, operator::settings()).await
 }
 
-async fn make(cluster: &Cluster, name: &str) -> anyhow::Result<()> {
-    let object = json!({
-        "apiVersion": "kaos.tools/v1alpha1", "kind": "MCPServer",
-        "metadata": {"name": name}, "spec": {"runtime": "python-string"},
-    });
-    cluster.apply(&mcpserver_resource(), &object).await?;
-    wait_ready(cluster, &mcpserver_resource(), name, "True", None).await?;
+/// Applies one object of every kind, as it is or as it is changed, and waits until it has been looked at.
+async fn apply_all(cluster: &Cluster, changed: bool) -> anyhow::Result<()> {
+    for fixture in fixtures::all() {
+        let object = if changed { &fixture.other } else { &fixture.base };
+        cluster.apply(&fixture.resource, object).await?;
+        eventually_for(Duration::from_secs(60), async || {
+            let found = fixtures::get(cluster, &fixture).await?;
+            let looked_at = found.data["status"]["observedGeneration"].as_i64();
+            ensure!(looked_at.is_some(), "{}: never looked at", fixture.resource.kind);
+            ensure!(
+                looked_at == found.metadata.generation,
+                "{}: its change was not looked at",
+                fixture.resource.kind
+            );
+            Ok(())
+        })
+        .await?;
+    }
     Ok(())
 }
 
@@ -50,7 +56,7 @@ async fn of_two_replicas_one_acts_and_a_killed_one_is_replaced() -> anyhow::Resu
     let first = replica(&cluster, "first").await?;
     leads(&first).await?;
     let second = replica(&cluster, "second").await?;
-    make(&cluster, "a").await?;
+    apply_all(&cluster, false).await?;
     assert!(!first.faults.writes().is_empty());
     assert_eq!(second.faults.writes(), [], "the standby writes nothing");
     let killed = Instant::now();
@@ -58,7 +64,7 @@ async fn of_two_replicas_one_acts_and_a_killed_one_is_replaced() -> anyhow::Resu
     leads(&second).await?;
     let took = killed.elapsed();
     assert!(took < LEASE * 2, "took over after {took:?}");
-    make(&cluster, "b").await?;
+    apply_all(&cluster, true).await?;
     // Stopped in order, it gives the lease back at once.
     let third = replica(&cluster, "third").await?;
     let stopped = Instant::now();
@@ -79,7 +85,7 @@ async fn a_replica_that_is_cut_off_stops_before_another_starts() -> anyhow::Resu
     let first = replica(&cluster, "first").await?;
     leads(&first).await?;
     let second = replica(&cluster, "second").await?;
-    make(&cluster, "a").await?;
+    apply_all(&cluster, false).await?;
     // From here on nothing of the first gets out, and nobody tells it.
     first.faults.die_after(0);
     let mut overlap = false;
@@ -97,7 +103,7 @@ async fn a_replica_that_is_cut_off_stops_before_another_starts() -> anyhow::Resu
     assert!(!overlap, "both believed to lead");
     let taken_over = taken_over.expect("the second never took over");
     assert!(taken_over < LEASE * 2, "took over after {taken_over:?}");
-    make(&cluster, "b").await?;
+    apply_all(&cluster, true).await?;
     first.kill().await;
     second.stop().await;
     cluster.done().await
