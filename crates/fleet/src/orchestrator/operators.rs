@@ -221,9 +221,11 @@ pub async fn change(fleet: &Fleet, ask: &Ask, name: &str, body: api::ChangeOpera
         changed.push("labels");
         row.labels = json!(labels);
     }
-    if let Some(given) = body.default_values {
+    let mut other_values = false;
+    if let Some(given) = body.default_values.map(Value::Object) {
         changed.push("defaultValues");
-        row.default_values = Value::Object(given);
+        other_values = fleet.charts.use_values() && given != row.default_values;
+        row.default_values = given;
     }
     if let Some((id, sealed)) = &renewed {
         if *id != row.id {
@@ -231,6 +233,12 @@ pub async fn change(fleet: &Fleet, ask: &Ask, name: &str, body: api::ChangeOpera
         }
         changed.push("chartRepositoryCredentials");
         store::seal(work.db(), row.id, sealed.as_ref()).await?;
+    }
+    // Other values may render other definitions, and other credentials reach charts that could not be read.
+    if other_values || renewed.is_some() {
+        store::read_again(work.db(), row.id, other_values).await?;
+        let now = time(work.now);
+        store::visit_soon(work.db(), row.id, now).await?;
     }
     row.has_update = has_update(row.current_version.as_deref(), row.latest_version.as_deref());
     row.revision += 1;
@@ -272,7 +280,8 @@ pub async fn delete(fleet: &Fleet, ask: &Ask, name: &str) -> Result<Reply, Error
     .await
 }
 
-/// Asks the repository now. What its versions bring is found out in the background.
+/// Asks the repository now. What its versions bring, and those whose charts could not be read before, is found out in the
+/// background.
 pub async fn refresh(fleet: &Fleet, ask: &Ask, name: &str) -> Result<Reply, Error> {
     if let Some(reply) = ask.answered(fleet).await? {
         return Ok(reply);
@@ -287,6 +296,9 @@ pub async fn refresh(fleet: &Fleet, ask: &Ask, name: &str) -> Result<Reply, Erro
         Begun::Repeated(reply) => return Ok(reply),
     };
     let row = take_versions(&mut work, name, &found).await?;
+    let now = time(work.now);
+    store::read_again(work.db(), row.id, false).await?;
+    store::visit_soon(work.db(), row.id, now).await?;
     finish(
         work,
         row,
@@ -323,15 +335,20 @@ async fn take_versions(work: &mut Work<'_>, name: &str, found: &[VersionRow]) ->
 }
 
 /// The background task's visit: new versions, then the definitions of some that are not known yet. Gives the time to
-/// the next visit.
+/// the next visit. A visit that finds nothing left to read is the first after a pause: charts that could not be read
+/// before are tried again.
 pub async fn visit(fleet: &Fleet, row: &OperatorRow) -> Result<SignedDuration, Error> {
     let repository =
         repository(&row.chart_repository).map_err(|message| Error::invalid("chartRepository", message))?;
     let credentials = credentials_of(fleet, row).await?;
+    let is_first = store::undiscovered(&fleet.pool, row.id, 1).await?.is_empty();
     let found = versions_of(fleet, &repository, &row.chart_name, credentials.as_ref()).await?;
     let mut work = Work::of(fleet, super::SYSTEM, None).await?;
     let before = row.latest_version.clone();
     let after = take_versions(&mut work, &row.name, &found).await?;
+    if is_first {
+        store::read_again(work.db(), row.id, false).await?;
+    }
     if after.latest_version != before {
         let details = json!({"name": row.name, "latestVersion": after.latest_version});
         work.record(Record {

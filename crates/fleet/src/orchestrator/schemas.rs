@@ -61,6 +61,11 @@ pub async fn discover(
     // In one order for everybody: two operators that bring the same ones must not wait for each other.
     definitions.sort_by(|one, other| name_of(one).cmp(name_of(other)));
     let mut work = Work::of(fleet, super::SYSTEM, None).await?;
+    // What was read with other values than the operator has by now does not count; it is read again.
+    let now = operators::lock(work.db(), &operator.name).await?;
+    if now.is_none_or(|now| now.id != operator.id || now.default_values != operator.default_values) {
+        return Ok(());
+    }
     let mut notes: Vec<String> = message.into_iter().collect();
     let mut kept = Vec::new();
     for definition in definitions {
@@ -82,14 +87,13 @@ pub async fn discover(
         }
     }
     let message = (!notes.is_empty()).then(|| notes.join("; "));
-    operators::set_discovery(
-        work.db(),
-        operator.id,
-        &version.version,
-        discovery,
-        message.as_deref(),
-    )
-    .await?;
+    if !operators::set_discovery(work.db(), operator.id, version, discovery, message.as_deref()).await? {
+        return Ok(());
+    }
+    // One that fails as it did before is no news.
+    if discovery == "Failed" && message == version.discovery_message {
+        return work.commit().await;
+    }
     work.record(Record {
         action: "operator.definitions-discovered",
         outcome: if discovery == "Failed" { "Failed" } else { "Succeeded" },
@@ -150,7 +154,7 @@ pub(super) async fn put(
             Err(Error::Conflict {
                 code: "CRD_VERSION_ALREADY_EXISTS",
                 message: format!(
-                    "{} is known with another schema in version {operator_version}",
+                    "{} is known with another schema in version {operator_version}, which is kept",
                     crd.name
                 ),
             })

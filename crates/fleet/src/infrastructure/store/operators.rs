@@ -277,7 +277,8 @@ pub async fn versions(
     Ok((rows, total as u64))
 }
 
-/// The versions that a repository has, newest first. What is known of those that stay, stays; the others go.
+/// The versions that a repository has, newest first. What is known of those that stay, stays, unless it is another chart
+/// by now; the others go.
 pub async fn set_versions(
     connection: &mut PgConnection,
     operator: Uuid,
@@ -297,7 +298,9 @@ pub async fn set_versions(
              on conflict (operator_id, version) do update set position = excluded.position,
                  app_version = excluded.app_version, released_at = excluded.released_at,
                  deprecated = excluded.deprecated, digest = excluded.digest, location = excluded.location,
-                 changelog_url = excluded.changelog_url",
+                 changelog_url = excluded.changelog_url,
+                 discovery = case when operator_versions.digest is distinct from excluded.digest then 'Pending'
+                     else operator_versions.discovery end",
         )
         .bind(operator)
         .bind(&version.version)
@@ -316,23 +319,48 @@ pub async fn set_versions(
     Ok(())
 }
 
-pub async fn set_discovery(
-    connection: &mut PgConnection,
-    operator: Uuid,
-    version: &str,
-    discovery: &str,
-    message: Option<&str>,
-) -> Result<(), sqlx::Error> {
+/// Charts that are to be read again: those that could not be read, or all. What was said of them stays until then.
+pub async fn read_again(connection: &mut PgConnection, operator: Uuid, all: bool) -> Result<(), sqlx::Error> {
     sqlx::query(
-        "update operator_versions set discovery = $3, discovery_message = $4 where operator_id = $1 and version = $2",
+        "update operator_versions set discovery = 'Pending' where operator_id = $1 and (discovery = 'Failed' or $2)",
     )
     .bind(operator)
-    .bind(version)
-    .bind(discovery)
-    .bind(message)
+    .bind(all)
     .execute(connection)
     .await
     .map(drop)
+}
+
+/// The next visit is at once. One that is under way loses its claim, so that its end does not put this one off.
+pub async fn visit_soon(connection: &mut PgConnection, operator: Uuid, now: Time) -> Result<(), sqlx::Error> {
+    sqlx::query("update operators set refresh_at = $2, refresh_holder = null where id = $1")
+        .bind(operator)
+        .bind(now)
+        .execute(connection)
+        .await
+        .map(drop)
+}
+
+/// Writes what came of reading a chart; nothing when the version is gone by now, or is another chart.
+pub async fn set_discovery(
+    connection: &mut PgConnection,
+    operator: Uuid,
+    version: &VersionRow,
+    discovery: &str,
+    message: Option<&str>,
+) -> Result<bool, sqlx::Error> {
+    let done = sqlx::query(
+        "update operator_versions set discovery = $3, discovery_message = $4
+         where operator_id = $1 and version = $2 and digest is not distinct from $5",
+    )
+    .bind(operator)
+    .bind(&version.version)
+    .bind(discovery)
+    .bind(message)
+    .bind(&version.digest)
+    .execute(connection)
+    .await?;
+    Ok(done.rows_affected() == 1)
 }
 
 /// Operators whose repository is to be asked, given to this holder until `until`; others look past them. One that would

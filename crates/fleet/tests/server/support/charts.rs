@@ -78,7 +78,11 @@ impl Repository {
         self.files.lock().unwrap().insert(path.to_owned(), content);
     }
 
-    /// Adds a chart with these files.
+    pub fn remove(&self, path: &str) -> Vec<u8> {
+        self.files.lock().unwrap().remove(path).unwrap()
+    }
+
+    /// Adds a chart with these files; again, it is published anew.
     pub fn chart(&self, name: &str, version: &str, files: &[(&str, String)]) {
         let mut all = vec![(
             "Chart.yaml",
@@ -102,7 +106,10 @@ impl Repository {
             let mut index = self.index.lock().unwrap();
             let entries = &mut index["entries"][name];
             match entries {
-                Value::Array(all) => all.push(entry),
+                Value::Array(all) => {
+                    all.retain(|known| known["version"] != version);
+                    all.push(entry);
+                }
                 other => *other = json!([entry]),
             }
         }
