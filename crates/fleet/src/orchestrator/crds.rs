@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::{
     Ask, Begun, Fleet, Record, Reply, Work,
     schemas::{MAX_CHANGES, compared, put},
-    waivers,
+    sets, waivers,
 };
 use crate::{
     Error,
@@ -62,14 +62,14 @@ pub async fn register(fleet: &Fleet, ask: &Ask, body: api::RegisterCrd) -> Resul
         Begun::Fresh(work) => work,
         Begun::Repeated(reply) => return Ok(reply),
     };
-    if let Some(operator) = &body.operator_name
-        && operators::get(work.db(), operator).await?.is_none()
-    {
-        return Err(Error::invalid(
-            "operatorName",
-            format!("there is no operator {operator:?}"),
-        ));
-    }
+    let operator = match &body.operator_name {
+        Some(name) => Some(
+            operators::lock(work.db(), name)
+                .await?
+                .ok_or_else(|| Error::invalid("operatorName", format!("there is no operator {name:?}")))?,
+        ),
+        None => None,
+    };
     let name = put(
         fleet,
         &mut work,
@@ -79,6 +79,9 @@ pub async fn register(fleet: &Fleet, ask: &Ask, body: api::RegisterCrd) -> Resul
         body.migration_guide.as_deref(),
     )
     .await?;
+    if let Some(operator) = operator {
+        sets::settle(&mut work, &operator).await?;
+    }
     finish(
         work,
         &name,
@@ -132,7 +135,9 @@ pub async fn deprecate(
         Err(reply) => return Ok(reply),
     };
     let now = time(work.now);
-    "Deprecated".clone_into(&mut row.status);
+    if row.status != "Removed" {
+        "Deprecated".clone_into(&mut row.status);
+    }
     row.deprecated_at = row.deprecated_at.or(Some(now));
     row.deprecation_reason = Some(body.reason);
     if body.migration_guide.is_some() {

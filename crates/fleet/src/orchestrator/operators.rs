@@ -322,6 +322,7 @@ async fn row(fleet: &Fleet, name: &str) -> Result<(OperatorRow, i64), Error> {
 async fn take_versions(work: &mut Work<'_>, name: &str, found: &[VersionRow]) -> Result<OperatorRow, Error> {
     let mut row = store::lock(work.db(), name).await?.ok_or_else(|| missing(name))?;
     store::set_versions(work.db(), row.id, found).await?;
+    super::sets::settle(work, &row).await?;
     let latest = latest_of(found);
     if latest != row.latest_version {
         row.has_update = has_update(row.current_version.as_deref(), latest.as_deref());

@@ -8,7 +8,7 @@ use gantry_fleet_domain::{
 };
 use serde_json::{Value, json};
 
-use super::{Fleet, Record, Work, operators::room_for_crd};
+use super::{Fleet, Record, Work, operators::room_for_crd, sets};
 use crate::{
     Error,
     infrastructure::{
@@ -43,30 +43,29 @@ pub async fn discover(
             credentials,
         )
         .await;
-    let (discovery, message, definitions) = match found {
-        Ok(found) => (
-            "Discovered",
-            (!found.notes.is_empty()).then(|| found.notes.join("; ")),
-            found.definitions,
-        ),
+    let (discovery, mut notes, mut definitions) = match found {
+        Ok(found) => ("Discovered", found.notes, found.definitions),
         Err(error) if error.is_passing() => {
             return Err(Error::Unavailable {
                 code: "CHART_REPOSITORY_UNREACHABLE",
                 message: error.to_string(),
             });
         }
-        Err(error) => ("Failed", Some(error.to_string()), Vec::new()),
+        Err(error) => ("Failed", vec![error.to_string()], Vec::new()),
     };
-    let mut definitions = definitions;
     // In one order for everybody: two operators that bring the same ones must not wait for each other.
     definitions.sort_by(|one, other| name_of(one).cmp(name_of(other)));
+    let brings: Vec<String> = definitions
+        .iter()
+        .map(|definition| name_of(definition).to_owned())
+        .collect();
+    let brings = notes.is_empty().then_some(brings.as_slice());
     let mut work = Work::of(fleet, super::SYSTEM, None).await?;
     // What was read with other values than the operator has by now does not count; it is read again.
-    let now = operators::lock(work.db(), &operator.name).await?;
-    if now.is_none_or(|now| now.id != operator.id || now.default_values != operator.default_values) {
+    let is_same = |now: &OperatorRow| now.id == operator.id && now.default_values == operator.default_values;
+    let Some(operator) = operators::lock(work.db(), &operator.name).await?.filter(is_same) else {
         return Ok(());
-    }
-    let mut notes: Vec<String> = message.into_iter().collect();
+    };
     let mut kept = Vec::new();
     for definition in definitions {
         match put(
@@ -87,9 +86,19 @@ pub async fn discover(
         }
     }
     let message = (!notes.is_empty()).then(|| notes.join("; "));
-    if !operators::set_discovery(work.db(), operator.id, version, discovery, message.as_deref()).await? {
+    let written = operators::set_discovery(
+        work.db(),
+        operator.id,
+        version,
+        discovery,
+        message.as_deref(),
+        brings,
+    )
+    .await?;
+    if !written {
         return Ok(());
     }
+    sets::settle(&mut work, &operator).await?;
     // One that fails as it did before is no news.
     if discovery == "Failed" && message == version.discovery_message {
         return work.commit().await;

@@ -132,3 +132,56 @@ async fn other_values_render_other_definitions() {
     .await;
     running.server.stop().await;
 }
+
+#[tokio::test]
+async fn a_definition_that_the_newest_version_leaves_out_is_shown_as_removed() {
+    let (running, repository) = (Running::start().await, Repository::start().await);
+    let admin = &running.admin;
+    let file = |name: &str| definition(name, json!({})).to_string();
+    let both = [
+        ("crds/a.json", file("widgets.example.com")),
+        ("crds/b.json", file("gadgets.example.com")),
+    ];
+    repository.chart("widget", "1.0.0", &both);
+    repository.chart("widget", "1.1.0", &both[..1]);
+    repository.chart("widget", "2.0.0-rc.1", &[]);
+    admin
+        .post("/operators", &registration(&repository))
+        .await
+        .expect(201);
+    let status_of = async |name: &str| {
+        let got = admin.get(&format!("/crds/{name}")).await;
+        got.body["status"].as_str().unwrap_or_default().to_owned()
+    };
+    until("gadgets are removed", async || {
+        (status_of("gadgets.example.com").await == "Removed").then_some(())
+    })
+    .await;
+    assert_eq!(status_of("widgets.example.com").await, "Active");
+    let listed = admin.get("/crds?status=Removed").await.expect(200).body;
+    assert_eq!(
+        (&listed["total"], &listed["crds"][0]["name"]),
+        (&json!(1), &json!("gadgets.example.com"))
+    );
+    // The reason why it was deprecated is kept beside it.
+    let reason = json!({"reason": "widgets are better"});
+    let got = admin
+        .post("/crds/gadgets.example.com/deprecate", &reason)
+        .await
+        .expect(200);
+    assert_eq!(got.body["status"], "Removed");
+    repository.chart("widget", "1.2.0", &both);
+    admin
+        .ask("post", "/operators/widget/refresh", None, &[])
+        .await
+        .expect(200);
+    until("gadgets are back", async || {
+        (status_of("gadgets.example.com").await == "Deprecated").then_some(())
+    })
+    .await;
+    for action in ["crd.removed", "crd.returned"] {
+        let audit = admin.get(&format!("/audit?action={action}")).await.expect(200);
+        assert_eq!(audit.body["total"], 1, "{action}");
+    }
+    running.server.stop().await;
+}

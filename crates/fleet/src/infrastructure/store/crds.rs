@@ -57,6 +57,17 @@ pub struct OnClusterRow {
     pub seen_at: Time,
 }
 
+/// A definition as one of the set that its operator has.
+#[derive(Clone, Debug, FromRow)]
+pub struct OwnedRow {
+    pub id: Uuid,
+    pub name: String,
+    pub status: String,
+    pub is_deprecated: bool,
+    /// Versions of the operator that it has a schema of.
+    pub operator_versions: Vec<String>,
+}
+
 #[derive(Clone, Debug, Default)]
 pub struct Filter {
     pub operator_name: Option<String>,
@@ -300,6 +311,32 @@ pub async fn update(connection: &mut PgConnection, row: &CrdRow, now: Time) -> R
     .execute(connection)
     .await
     .map(drop)
+}
+
+pub async fn owned(connection: &mut PgConnection, operator: &str) -> Result<Vec<OwnedRow>, sqlx::Error> {
+    sqlx::query_as(
+        "select c.id, c.name, c.status, c.deprecated_at is not null as is_deprecated,
+             array(select s.operator_version from crd_schemas s where s.crd_id = c.id) as operator_versions
+         from crds c where c.operator_name = $1 order by c.name",
+    )
+    .bind(operator)
+    .fetch_all(connection)
+    .await
+}
+
+pub async fn set_status(
+    connection: &mut PgConnection,
+    id: Uuid,
+    status: &str,
+    now: Time,
+) -> Result<(), sqlx::Error> {
+    sqlx::query("update crds set status = $2, revision = revision + 1, updated_at = $3 where id = $1")
+        .bind(id)
+        .bind(status)
+        .bind(now)
+        .execute(connection)
+        .await
+        .map(drop)
 }
 
 /// Forgets schemas from before this, except those that something needs: the newest of a definition, what a cluster runs,

@@ -341,16 +341,19 @@ pub async fn visit_soon(connection: &mut PgConnection, operator: Uuid, now: Time
         .map(drop)
 }
 
-/// Writes what came of reading a chart; nothing when the version is gone by now, or is another chart.
+/// Writes what came of reading a chart; nothing when the version is gone by now, or is another chart. What was known of it
+/// stays known when it cannot be read any more.
 pub async fn set_discovery(
     connection: &mut PgConnection,
     operator: Uuid,
     version: &VersionRow,
     discovery: &str,
     message: Option<&str>,
+    brings: Option<&[String]>,
 ) -> Result<bool, sqlx::Error> {
     let done = sqlx::query(
-        "update operator_versions set discovery = $3, discovery_message = $4
+        "update operator_versions set discovery = $3, discovery_message = $4,
+             brings = case when $3 = 'Failed' then brings else $6 end
          where operator_id = $1 and version = $2 and digest is not distinct from $5",
     )
     .bind(operator)
@@ -358,9 +361,24 @@ pub async fn set_discovery(
     .bind(discovery)
     .bind(message)
     .bind(&version.digest)
+    .bind(brings)
     .execute(connection)
     .await?;
     Ok(done.rows_affected() == 1)
+}
+
+/// The versions whose charts were read in full, with the definitions in them.
+pub async fn brought(
+    connection: &mut PgConnection,
+    operator: Uuid,
+) -> Result<Vec<(String, Vec<String>)>, sqlx::Error> {
+    sqlx::query_as(
+        "select version, brings from operator_versions
+         where operator_id = $1 and not deprecated and brings is not null",
+    )
+    .bind(operator)
+    .fetch_all(connection)
+    .await
 }
 
 /// Operators whose repository is to be asked, given to this holder until `until`; others look past them. One that would
