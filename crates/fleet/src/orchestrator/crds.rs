@@ -196,7 +196,6 @@ pub async fn diff(
         .ok_or_else(|| missing(name))?;
     let history = store::history(&mut connection, row.id).await?;
     let waived = waivers::of(&mut connection, row.id).await?;
-    drop(connection);
     let to = match to {
         Some(version) => find(&history, version)?,
         None => history.first().ok_or_else(|| missing(name))?,
@@ -213,7 +212,10 @@ pub async fn diff(
                 )
             })?,
     };
-    let mut report = compared(from.definition.clone(), to.definition.clone(), None).await?;
+    let older = store::definition(&mut connection, row.id, &from.operator_version).await?;
+    let newer = store::definition(&mut connection, row.id, &to.operator_version).await?;
+    drop(connection);
+    let mut report = compared(older, newer, None).await?;
     report.waive(&waived, waivers::today(fleet));
     Ok(api::CrdDiff {
         crd_name: name.to_owned(),
@@ -252,15 +254,15 @@ pub async fn validate(
         .ok_or_else(|| missing(name))?;
     let history = store::history(&mut connection, row.id).await?;
     let waived = waivers::of(&mut connection, row.id).await?;
-    drop(connection);
     let old = match &body.from_operator_version {
         Some(version) => find(&history, version)?,
         None => history.first().ok_or_else(|| missing(name))?,
     };
+    let old = store::definition(&mut connection, row.id, &old.operator_version).await?;
+    drop(connection);
     let proposal = read_text("newSchemaDefinition", &body.new_schema_definition)?;
-    let new =
-        proposed(&old.definition, &proposal).map_err(|why| Error::invalid("newSchemaDefinition", why))?;
-    let mut report = compared(old.definition.clone(), new, server).await?;
+    let new = proposed(&old, &proposal).map_err(|why| Error::invalid("newSchemaDefinition", why))?;
+    let mut report = compared(old, new, server).await?;
     report.waive(&waived, waivers::today(fleet));
     fleet.metrics.crds_validated.inc();
     let breaking = changes(Change::breaking(&report));
@@ -410,6 +412,10 @@ async fn with_history(
 ) -> Result<api::CrdWithHistory, Error> {
     let history = store::history(&mut *connection, row.id).await?;
     let clusters = store::on_clusters(&mut *connection, row.id, &row.name).await?;
+    let newest = match history.first() {
+        Some(schema) => store::definition(&mut *connection, row.id, &schema.operator_version).await?,
+        None => Value::Null,
+    };
     let schema = |schema: SchemaRow| -> api::CrdSchema {
         let stored: Vec<Change> = serde_json::from_value(schema.changes).unwrap_or_default();
         api::CrdSchema {
@@ -426,10 +432,7 @@ async fn with_history(
     };
     Ok(api::CrdWithHistory {
         crd: wire(row),
-        schema_definition: history
-            .first()
-            .map(|schema| schema.definition.clone())
-            .unwrap_or_default(),
+        schema_definition: newest,
         schema_history: history.into_iter().map(schema).collect(),
         clusters: clusters
             .into_iter()

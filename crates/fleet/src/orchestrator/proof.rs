@@ -61,15 +61,16 @@ pub async fn prove(
             name: cluster.clone(),
         })?);
     }
-    drop(connection);
     let stored = match &body.operator_version {
         Some(version) => find(&history, version)?,
         None => history.first().ok_or_else(|| missing(name))?,
     };
+    let stored = store::definition(&mut connection, row.id, &stored.operator_version).await?;
+    drop(connection);
     let new = match &body.new_schema_definition {
-        Some(given) => proposed(&stored.definition, &read_text("newSchemaDefinition", given)?)
+        Some(given) => proposed(&stored, &read_text("newSchemaDefinition", given)?)
             .map_err(|why| Error::invalid("newSchemaDefinition", why))?,
-        None => stored.definition.clone(),
+        None => stored,
     };
     let new = Crd::parse(&new).map_err(|error| Error::invalid("newSchemaDefinition", error.to_string()))?;
     if new.name != name {

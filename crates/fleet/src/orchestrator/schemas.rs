@@ -177,7 +177,11 @@ pub(super) async fn put(
         .iter()
         .rev()
         .find(|schema| order(schema).is_some_and(|other| other > version));
-    let (changes, approval) = judged(before.map(|schema| &schema.definition), &definition).await?;
+    let older = match before {
+        Some(schema) => Some(store::definition(work.db(), id, &schema.operator_version).await?),
+        None => None,
+    };
+    let (changes, approval) = judged(older, definition.clone()).await?;
     let row = SchemaRow {
         operator_version: operator_version.to_owned(),
         position: before.map_or(0, |schema| schema.position + 1),
@@ -192,11 +196,11 @@ pub(super) async fn put(
         approved_at: None,
         approval_notes: None,
         created_at: now,
-        definition,
     };
-    store::insert_schema(work.db(), id, &row).await?;
+    store::insert_schema(work.db(), id, &row, &definition).await?;
     if let Some(after) = after {
-        let (changes, approval) = judged(Some(&row.definition), &after.definition).await?;
+        let newer = store::definition(work.db(), id, &after.operator_version).await?;
+        let (changes, approval) = judged(Some(definition), newer).await?;
         store::set_changes(work.db(), id, &after.operator_version, &changes, approval.name()).await?;
     }
     Ok(crd.name)
@@ -212,11 +216,11 @@ fn check_owner(row: &CrdRow, operator: Option<&str>) -> Result<(), Error> {
     }
 }
 
-async fn judged(before: Option<&Value>, after: &Value) -> Result<(Value, Approval), Error> {
+async fn judged(before: Option<Value>, after: Value) -> Result<(Value, Approval), Error> {
     let Some(before) = before else {
         return Ok((json!([]), Approval::NotRequired));
     };
-    let report = compared(before.clone(), after.clone(), None).await?;
+    let report = compared(before, after, None).await?;
     let mut all = Change::breaking(&report);
     all.extend(Change::harmless(&report));
     all.truncate(MAX_CHANGES);

@@ -27,11 +27,11 @@ pub struct CrdRow {
     pub approval: String,
 }
 
+/// Without the definition itself, which may have a megabyte, in each of hundreds of versions.
 #[derive(Clone, Debug, FromRow)]
 pub struct SchemaRow {
     pub operator_version: String,
     pub position: i32,
-    pub definition: Value,
     pub api_group: String,
     pub kind: String,
     pub scope: String,
@@ -159,14 +159,28 @@ pub async fn lock(connection: &mut PgConnection, name: &str) -> Result<Option<Cr
 /// All schemas of a definition, newest first.
 pub async fn history(connection: &mut PgConnection, id: Uuid) -> Result<Vec<SchemaRow>, sqlx::Error> {
     sqlx::query_as(
-        "select s.operator_version, s.position, s.definition, s.api_group, s.kind, s.scope, s.api_versions, s.digest,
-             s.changes, approval_now(s.crd_id, s.approval, s.changes) as approval, p.subject as approved_by, s.approved_at, s.approval_notes, s.created_at
+        "select s.operator_version, s.position, s.api_group, s.kind, s.scope, s.api_versions, s.digest,
+             s.changes, approval_now(s.crd_id, s.approval, s.changes) as approval, p.subject as approved_by,
+             s.approved_at, s.approval_notes, s.created_at
          from crd_schemas s left join people p on p.id = s.approved_by
          where s.crd_id = $1 order by s.position desc",
     )
     .bind(id)
     .fetch_all(connection)
     .await
+}
+
+/// The definition as one version of the operator has it.
+pub async fn definition(
+    connection: &mut PgConnection,
+    id: Uuid,
+    operator_version: &str,
+) -> Result<Value, sqlx::Error> {
+    sqlx::query_scalar("select definition from crd_schemas where crd_id = $1 and operator_version = $2")
+        .bind(id)
+        .bind(operator_version)
+        .fetch_one(connection)
+        .await
 }
 
 pub async fn on_clusters(
@@ -218,6 +232,7 @@ pub async fn insert_schema(
     connection: &mut PgConnection,
     crd: Uuid,
     row: &SchemaRow,
+    definition: &Value,
 ) -> Result<(), sqlx::Error> {
     // In two steps, because positions are unique at every moment.
     sqlx::query("update crd_schemas set position = -position - 1 where crd_id = $1 and position >= $2")
@@ -237,7 +252,7 @@ pub async fn insert_schema(
     .bind(crd)
     .bind(&row.operator_version)
     .bind(row.position)
-    .bind(&row.definition)
+    .bind(definition)
     .bind(&row.api_group)
     .bind(&row.kind)
     .bind(&row.scope)
