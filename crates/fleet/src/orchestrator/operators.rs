@@ -6,7 +6,7 @@ use gantry_fleet_domain::{
     operator::{NewOperator, Repository, keeps_secrets, repository, values},
     version::{OperatorVersion, has_update, latest},
 };
-use jiff::SignedDuration;
+use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
@@ -490,14 +490,19 @@ async fn versions_of(
             "the repository has this chart, but no version of it that is a semantic version",
         ));
     }
+    // What a repository says is not always what can be kept.
+    let text = |text: &String| !text.contains('\0');
     let row = |(_, chart): (OperatorVersion, ChartVersion)| VersionRow {
         version: chart.version,
-        app_version: chart.app_version,
-        released_at: chart.released_at.map(time),
+        app_version: chart.app_version.filter(text),
+        released_at: chart
+            .released_at
+            .filter(|at| *at >= Timestamp::UNIX_EPOCH)
+            .map(time),
         deprecated: chart.deprecated,
-        digest: chart.digest,
-        location: chart.location,
-        changelog_url: chart.changelog_url,
+        digest: chart.digest.filter(text),
+        location: chart.location.replace('\0', "%00"),
+        changelog_url: chart.changelog_url.filter(text),
         discovery: "Pending".to_owned(),
         discovery_message: None,
         crd_names: Vec::new(),

@@ -11,7 +11,9 @@ use serde_json::{Value, json};
 use super::{Fleet, Record, Work, operators::room_for_crd, sets};
 use crate::{
     Error,
+    error::is_outage,
     infrastructure::{
+        charts::Definitions,
         http::Credentials,
         store::{
             crds::{self as store, CrdRow, SchemaRow},
@@ -43,21 +45,58 @@ pub async fn discover(
             credentials,
         )
         .await;
-    let (discovery, mut notes, mut definitions) = match found {
-        Ok(found) => ("Discovered", found.notes, found.definitions),
+    let found = match found {
+        Ok(found) => Ok(found),
         Err(error) if error.is_passing() => {
             return Err(Error::Unavailable {
                 code: "CHART_REPOSITORY_UNREACHABLE",
                 message: error.to_string(),
             });
         }
-        Err(error) => ("Failed", vec![error.to_string()], Vec::new()),
+        Err(error) => Err(error.to_string()),
+    };
+    match keep(fleet, operator, version, found).await {
+        // A chart that the database does not take is one that cannot be read: those of other versions are.
+        Err(error) if !may_pass(&error) => {
+            tracing::warn!(
+                operator = operator.name,
+                version = version.version,
+                error = &error as &dyn std::error::Error,
+                "a chart was not kept"
+            );
+            let why = Err("what is in the chart cannot be kept".to_owned());
+            keep(fleet, operator, version, why).await
+        }
+        kept => kept,
+    }
+}
+
+/// Whether the same may work in a while.
+fn may_pass(error: &Error) -> bool {
+    match error {
+        Error::Database(error) => is_outage(error),
+        other => !matches!(other, Error::Invalid(_)),
+    }
+}
+
+/// Writes what was found in a chart, or why nothing was.
+async fn keep(
+    fleet: &Fleet,
+    operator: &OperatorRow,
+    version: &VersionRow,
+    found: Result<Definitions, String>,
+) -> Result<(), Error> {
+    let (discovery, mut notes, mut definitions) = match found {
+        Ok(found) => ("Discovered", found.notes, found.definitions),
+        Err(why) => ("Failed", vec![why], Vec::new()),
     };
     // In one order for everybody: two operators that bring the same ones must not wait for each other.
     definitions.sort_by(|one, other| name_of(one).cmp(name_of(other)));
     let brings: Vec<String> = definitions
         .iter()
-        .map(|definition| name_of(definition).to_owned())
+        .map(name_of)
+        .filter(|name| !name.contains('\0'))
+        .map(str::to_owned)
         .collect();
     let brings = notes.is_empty().then_some(brings.as_slice());
     let mut work = Work::of(fleet, super::SYSTEM, None).await?;
@@ -85,7 +124,7 @@ pub async fn discover(
             Err(other) => return Err(other),
         }
     }
-    let message = (!notes.is_empty()).then(|| notes.join("; "));
+    let message = (!notes.is_empty()).then(|| notes.join("; ").replace('\0', "\u{fffd}"));
     let written = operators::set_discovery(
         work.db(),
         operator.id,
@@ -118,6 +157,18 @@ fn name_of(definition: &Value) -> &str {
     definition["metadata"]["name"].as_str().unwrap_or_default()
 }
 
+/// Neither text nor JSON in the database can have one. A statement that fails for it would take its transaction along.
+fn has_zero(value: &Value) -> bool {
+    match value {
+        Value::String(text) => text.contains('\0'),
+        Value::Array(items) => items.iter().any(has_zero),
+        Value::Object(fields) => fields
+            .iter()
+            .any(|(name, value)| name.contains('\0') || has_zero(value)),
+        _ => false,
+    }
+}
+
 /// Keeps a definition as one version of its operator has it, and compares it with its neighbours.
 pub(super) async fn put(
     fleet: &Fleet,
@@ -127,6 +178,17 @@ pub(super) async fn put(
     operator_version: &str,
     guide: Option<&str>,
 ) -> Result<String, Error> {
+    if has_zero(&definition) {
+        let name: String = name_of(&definition)
+            .chars()
+            .filter(|c| *c != '\0')
+            .take(80)
+            .collect();
+        return Err(Error::invalid(
+            "schemaDefinition",
+            format!("the definition {name:?} has a zero character, which cannot be kept"),
+        ));
+    }
     let crd =
         Crd::parse(&definition).map_err(|error| Error::invalid("schemaDefinition", error.to_string()))?;
     strip(&mut definition);

@@ -185,3 +185,31 @@ async fn a_definition_that_the_newest_version_leaves_out_is_shown_as_removed() {
     }
     running.server.stop().await;
 }
+
+#[tokio::test]
+async fn what_cannot_be_kept_is_named_and_stops_nothing() {
+    let (running, repository) = (Running::start().await, Repository::start().await);
+    let admin = &running.admin;
+    let file = |name: &str, properties: Value| definition(name, properties).to_string();
+    repository.chart("widget", "1.0.0", &[crd("widgets.example.com", json!({}))]);
+    let zero = json!({"a": {"type": "string", "description": "zero \0 byte"}});
+    let files = [
+        ("crds/a.json", file("gadgets.example.com", zero)),
+        ("crds/b.json", file("widgets.example.com", json!({}))),
+    ];
+    repository.chart("widget", "1.1.0", &files);
+    let odd = json!({"appVersion": "9\09", "digest": "a\0b", "created": "-009999-01-02T00:00:00Z"});
+    repository.amend("widget", "1.1.0", &odd);
+    admin
+        .post("/operators", &registration(&repository))
+        .await
+        .expect(201);
+    let version = version_is(admin, "Discovered", "gadgets.example.com\" has a zero character").await;
+    assert_eq!(version["crdNames"], json!(["widgets.example.com"]));
+    until("the version below is reached", async || {
+        let got = admin.get("/operators/widget/versions").await.expect(200);
+        (got.body["versions"][1]["crdDiscovery"] == "Discovered").then_some(())
+    })
+    .await;
+    running.server.stop().await;
+}

@@ -1,7 +1,7 @@
 //! What holds for every request: repeated ones are done once, too many are refused, a database that is away is an
 //! answer and not a hang.
 
-use super::support::{Running, definition, pool, token};
+use super::support::{Running, charts::Repository, definition, pool, token};
 use gantry_fleet_domain::access::Role;
 use serde_json::{Value, json};
 
@@ -243,5 +243,43 @@ async fn a_full_pool_is_an_answer_and_recovers_by_itself() {
     gantry_fleet::orchestrator::audit::verify(pool, &[], None)
         .await
         .unwrap();
+    running.server.stop().await;
+}
+
+#[tokio::test]
+async fn what_a_database_cannot_keep_is_the_callers_mistake() {
+    let running = Running::start().await;
+    let (admin, repository) = (&running.admin, Repository::start().await);
+    admin.post("/crds", &crd("1.0.0")).await.expect(201);
+    repository.chart("widget", "1.0.0", &[]);
+    let operator = json!({
+        "name": "widget", "namespace": "ops", "chartRepository": repository.url, "chartName": "widget",
+        "defaultValues": {"a": "zero \0 byte"},
+    });
+    let zero = json!({"a": {"type": "string", "description": "zero \0 byte"}});
+    let schema =
+        json!({"schemaDefinition": definition("things.example.com", zero), "operatorVersion": "2.0.0"});
+    let crd = "/crds/things.example.com";
+    for (path, body) in [
+        (
+            "/authentication/login",
+            json!({"username": "a\0b", "password": "x"}),
+        ),
+        ("/operators", operator),
+        ("/crds", schema),
+        (&format!("{crd}/prove"), json!({"clusters": ["a\0b"]})),
+    ] {
+        admin.post(path, &body).await.refused(400, "VALIDATION_ERROR");
+    }
+    for part in ["%00", "%FF"] {
+        admin
+            .delete(&format!("{crd}/waivers/{part}"))
+            .await
+            .refused(400, "VALIDATION_ERROR");
+    }
+    admin
+        .get("/audit?since=-009999-01-01T00:00:00Z")
+        .await
+        .refused(400, "VALIDATION_ERROR");
     running.server.stop().await;
 }

@@ -78,6 +78,22 @@ impl Repository {
         self.files.lock().unwrap().insert(path.to_owned(), content);
     }
 
+    /// Writes other things into the index about a version.
+    pub fn amend(&self, name: &str, version: &str, fields: &Value) {
+        {
+            let mut index = self.index.lock().unwrap();
+            let entries = index["entries"][name].as_array_mut().unwrap();
+            let entry = entries
+                .iter_mut()
+                .find(|entry| entry["version"] == version)
+                .unwrap();
+            for (field, value) in fields.as_object().unwrap() {
+                entry[field] = value.clone();
+            }
+        }
+        self.write_index();
+    }
+
     pub fn remove(&self, path: &str) -> Vec<u8> {
         self.files.lock().unwrap().remove(path).unwrap()
     }
