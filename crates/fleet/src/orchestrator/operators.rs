@@ -52,8 +52,8 @@ pub async fn versions(fleet: &Fleet, name: &str, window: Window) -> Result<api::
     let row = store::get(&mut connection, name)
         .await?
         .ok_or_else(|| missing(name))?;
+    let (versions, total) = store::versions(&mut connection, &row, window).await?;
     drop(connection);
-    let (versions, total) = store::versions(&fleet.pool, &row, window).await?;
     let page = api::Page::new(total, window.limit, window.offset, versions.len());
     let versions = versions
         .into_iter()
@@ -193,7 +193,7 @@ pub async fn change(fleet: &Fleet, ask: &Ask, name: &str, body: api::ChangeOpera
     let mut changed = Vec::new();
     if let Some(wanted) = &body.current_version {
         let (known, _) = store::versions(
-            &fleet.pool,
+            work.db(),
             &row,
             Window {
                 limit: MAX_VERSIONS as u32,

@@ -253,7 +253,7 @@ pub async fn delete(connection: &mut PgConnection, id: Uuid) -> Result<(), sqlx:
 }
 
 pub async fn versions(
-    pool: &PgPool,
+    connection: &mut PgConnection,
     operator: &OperatorRow,
     window: Window,
 ) -> Result<(Vec<VersionRow>, u64), sqlx::Error> {
@@ -268,11 +268,11 @@ pub async fn versions(
     .bind(&operator.name)
     .bind(window.limit())
     .bind(window.offset())
-    .fetch_all(pool)
+    .fetch_all(&mut *connection)
     .await?;
     let total: i64 = sqlx::query_scalar("select count(*) from operator_versions where operator_id = $1")
         .bind(operator.id)
-        .fetch_one(pool)
+        .fetch_one(connection)
         .await?;
     Ok((rows, total as u64))
 }
