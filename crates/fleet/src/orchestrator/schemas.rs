@@ -199,8 +199,12 @@ pub(super) async fn put(
                 Error::invalid("operatorVersion", error.to_string())
             })?;
     let now = time(work.now);
+    store::take_turn(work.db(), &crd.name, operator).await?;
     let (id, history) = if let Some(mut row) = store::lock(work.db(), &crd.name).await? {
         check_owner(&row, operator)?;
+        if let (None, Some(operator)) = (&row.operator_name, operator) {
+            room_for_crd(work, fleet, operator).await?;
+        }
         let history = store::history(work.db(), row.id).await?;
         row.operator_name = row.operator_name.or_else(|| operator.map(str::to_owned));
         row.migration_guide = guide.map(str::to_owned).or(row.migration_guide);

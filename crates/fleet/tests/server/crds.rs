@@ -1,6 +1,6 @@
 //! Definitions: history, differences, approval.
 
-use super::support::{Running, definition, kube::StandIn, pool};
+use super::support::{Running, charts::Repository, definition, kube::StandIn, pool};
 use gantry_fleet_domain::access::Role;
 use serde_json::{Value, json};
 
@@ -408,5 +408,44 @@ async fn a_proof_needs_clusters_that_are_there() {
     );
     let audit = admin.get("/audit?action=crd.proof-asked").await.expect(200).body;
     assert_eq!(audit["total"], 2);
+    running.server.stop().await;
+}
+
+#[tokio::test]
+async fn many_who_register_at_once_wait_for_each_other() {
+    let running = Running::with(|settings| settings.limits.crds_per_operator = 3).await;
+    let (admin, repository) = (&running.admin, Repository::start().await);
+    let bodies: Vec<Value> = (0..6)
+        .map(|number| registration(&format!("1.0.{number}"), json!({})))
+        .collect();
+    for got in futures::future::join_all(bodies.iter().map(|body| admin.post("/crds", body))).await {
+        got.expect(201);
+    }
+    let shown = admin.get(&format!("/crds/{NAME}")).await.expect(200).body;
+    assert_eq!(shown["schemaHistory"].as_array().unwrap().len(), 6);
+
+    repository.chart("widget", "1.0.0", &[]);
+    let operator = json!({
+        "name": "widget", "namespace": "ops", "chartRepository": repository.url, "chartName": "widget",
+    });
+    admin.post("/operators", &operator).await.expect(201);
+    let owned = |name: &str| {
+        json!({
+            "schemaDefinition": definition(name, json!({})), "operatorVersion": "1.0.0", "operatorName": "widget",
+        })
+    };
+    let bodies: Vec<Value> = (0..8)
+        .map(|number| owned(&format!("things{number}.example.com")))
+        .collect();
+    let got = futures::future::join_all(bodies.iter().map(|body| admin.post("/crds", body))).await;
+    assert_eq!(got.iter().filter(|got| got.status == 201).count(), 3);
+    for refused in got.into_iter().filter(|got| got.status != 201) {
+        refused.refused(409, "CRD_LIMIT_REACHED");
+    }
+    // One that was nobody's until now counts as well.
+    admin
+        .post("/crds", &owned(NAME))
+        .await
+        .refused(409, "CRD_LIMIT_REACHED");
     running.server.stop().await;
 }

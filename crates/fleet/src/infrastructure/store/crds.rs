@@ -144,6 +144,28 @@ pub async fn get(connection: &mut PgConnection, name: &str) -> Result<Option<Crd
         .await
 }
 
+/// Waits for others who write a definition of this name, whether there is one yet or not, or one of its operator. The
+/// operator is held first by everybody: what its versions bring is kept in rows that its definitions share.
+pub async fn take_turn(
+    connection: &mut PgConnection,
+    name: &str,
+    operator: Option<&str>,
+) -> Result<(), sqlx::Error> {
+    sqlx::query(
+        "select from operators
+         where name = coalesce($2, (select operator_name from crds where name = $1)) for update",
+    )
+    .bind(name)
+    .bind(operator)
+    .execute(&mut *connection)
+    .await?;
+    sqlx::query("select pg_advisory_xact_lock(hashtext('crds.name'), hashtext($1))")
+        .bind(name)
+        .execute(connection)
+        .await
+        .map(drop)
+}
+
 pub async fn lock(connection: &mut PgConnection, name: &str) -> Result<Option<CrdRow>, sqlx::Error> {
     sqlx::query_as(concat!(
         "select ",
