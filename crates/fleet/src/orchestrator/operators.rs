@@ -262,6 +262,8 @@ pub async fn delete(fleet: &Fleet, ask: &Ask, name: &str) -> Result<Reply, Error
     };
     let row = store::lock(work.db(), name).await?.ok_or_else(|| missing(name))?;
     ask.check_match(row.revision)?;
+    let now = time(work.now);
+    crds::disown(work.db(), name, now).await?;
     store::delete(work.db(), row.id).await?;
     let record = Record {
         action: "operator.deleted",

@@ -213,3 +213,26 @@ async fn what_cannot_be_kept_is_named_and_stops_nothing() {
     .await;
     running.server.stop().await;
 }
+
+#[tokio::test]
+async fn the_definitions_of_an_operator_that_is_gone_are_free() {
+    let (running, repository) = (Running::start().await, Repository::start().await);
+    let admin = &running.admin;
+    repository.chart("widget", "1.0.0", &[crd("widgets.example.com", json!({}))]);
+    let mut body = registration(&repository);
+    body["name"] = json!("before");
+    admin.post("/operators", &body).await.expect(201);
+    let owner = async || admin.get("/crds/widgets.example.com").await.body["operatorName"].clone();
+    until("it has the definition", async || {
+        (owner().await == "before").then_some(())
+    })
+    .await;
+    admin.delete("/operators/before").await.expect(204);
+    assert_eq!(owner().await, Value::Null);
+    body["name"] = json!("widget");
+    admin.post("/operators", &body).await.expect(201);
+    let version = version_is(admin, "Discovered", "").await;
+    assert_eq!(version["crdNames"], json!(["widgets.example.com"]));
+    assert_eq!(owner().await, "widget");
+    running.server.stop().await;
+}

@@ -361,6 +361,21 @@ pub async fn owned(connection: &mut PgConnection, operator: &str) -> Result<Vec<
     .await
 }
 
+/// The definitions of an operator that goes are nobody's, and its versions say nothing of them any more.
+pub async fn disown(connection: &mut PgConnection, operator: &str, now: Time) -> Result<(), sqlx::Error> {
+    sqlx::query(
+        "update crds set operator_name = null, revision = revision + 1, updated_at = $2,
+             status = case when status <> 'Removed' then status
+                 when deprecated_at is null then 'Active' else 'Deprecated' end
+         where operator_name = $1",
+    )
+    .bind(operator)
+    .bind(now)
+    .execute(connection)
+    .await
+    .map(drop)
+}
+
 pub async fn set_status(
     connection: &mut PgConnection,
     id: Uuid,
