@@ -1,5 +1,7 @@
 //! How definitions get in: found in charts or given, kept per version of their operator, compared with their neighbours.
 
+use std::collections::BTreeSet;
+
 use gantry_fleet_domain::{
     crd_diff::{Crd, Options, Report, ServerVersion, compare},
     crd_policy::{Approval, Change, assess, digest},
@@ -266,7 +268,10 @@ pub(super) async fn put(
     store::insert_schema(work.db(), id, &row, &definition).await?;
     if let Some(after) = after {
         let newer = store::definition(work.db(), id, &after.operator_version).await?;
-        let (changes, approval) = judged(Some(definition), newer).await?;
+        let (changes, mut approval) = judged(Some(definition), newer).await?;
+        if after.approval == Approval::Approved.name() && is_covered(&changes, &after.changes) {
+            approval = Approval::Approved;
+        }
         store::set_changes(work.db(), id, &after.operator_version, &changes, approval.name()).await?;
     }
     Ok(crd.name)
@@ -279,6 +284,22 @@ fn check_owner(row: &CrdRow, operator: Option<&str>) -> Result<(), Error> {
             message: format!("{} belongs to operator {owner:?}", row.name),
         }),
         _ => Ok(()),
+    }
+}
+
+/// Whether everything that breaks is among what broke before: an approval was given for that, and for no more. A list that
+/// was cut short may hide something.
+fn is_covered(changes: &Value, before: &Value) -> bool {
+    let breaking = |changes: &Value| -> Option<BTreeSet<String>> {
+        let changes: Vec<Change> = serde_json::from_value(changes.clone()).ok()?;
+        (changes.len() < MAX_CHANGES).then(|| {
+            let breaking = changes.into_iter().filter(|change| change.is_breaking);
+            breaking.map(|change| change.fingerprint).collect()
+        })
+    };
+    match (breaking(changes), breaking(before)) {
+        (Some(now), Some(before)) => now.is_subset(&before),
+        _ => false,
     }
 }
 

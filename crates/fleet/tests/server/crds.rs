@@ -449,3 +449,48 @@ async fn many_who_register_at_once_wait_for_each_other() {
         .refused(409, "CRD_LIMIT_REACHED");
     running.server.stop().await;
 }
+
+#[tokio::test]
+async fn an_approval_is_for_the_changes_that_were_approved() {
+    let running = Running::start().await;
+    let admin = &running.admin;
+    let fields = |names: &[&str]| -> Value {
+        names
+            .iter()
+            .map(|name| ((*name).to_owned(), json!({"type": "string"})))
+            .collect::<serde_json::Map<_, _>>()
+            .into()
+    };
+    let put = async |version: &str, names: &[&str]| -> Value {
+        let body = registration(version, fields(names));
+        admin.post("/crds", &body).await.expect(201).body["schemaHistory"][0].clone()
+    };
+    put("1.0.0", &["a", "b", "c"]).await;
+    put("3.0.0", &["c"]).await;
+    let approve = json!({"notes": "nobody uses a and b"});
+    admin
+        .post(&format!("/crds/{NAME}/approve"), &approve)
+        .await
+        .expect(200);
+    // Of the two that were approved, one is left.
+    let newest = put("2.0.0", &["b", "c"]).await;
+    assert_eq!(
+        (
+            &newest["operatorVersion"],
+            &newest["approvalStatus"],
+            &newest["approvedBy"]
+        ),
+        (&json!("3.0.0"), &json!("Approved"), &json!("admin"))
+    );
+    // Another one is lost now, and nobody has said that it may be.
+    let newest = put("2.5.0", &["b", "c", "d"]).await;
+    assert_eq!(
+        (
+            &newest["operatorVersion"],
+            &newest["approvalStatus"],
+            &newest["approvedBy"]
+        ),
+        (&json!("3.0.0"), &json!("Pending"), &Value::Null)
+    );
+    running.server.stop().await;
+}

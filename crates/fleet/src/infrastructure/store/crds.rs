@@ -288,7 +288,7 @@ pub async fn insert_schema(
     .map(drop)
 }
 
-/// The schema that follows one that was put in before it is compared anew.
+/// The schema that follows one that was put in before it is compared anew. Who approved it is kept with the approval.
 pub async fn set_changes(
     connection: &mut PgConnection,
     crd: Uuid,
@@ -297,7 +297,10 @@ pub async fn set_changes(
     approval: &str,
 ) -> Result<(), sqlx::Error> {
     sqlx::query(
-        "update crd_schemas set changes = $3, approval = case when approval = 'Approved' then approval else $4 end
+        "update crd_schemas set changes = $3, approval = $4,
+             approved_by = case when $4 = 'Approved' then approved_by end,
+             approved_at = case when $4 = 'Approved' then approved_at end,
+             approval_notes = case when $4 = 'Approved' then approval_notes end
          where crd_id = $1 and operator_version = $2",
     )
     .bind(crd)
