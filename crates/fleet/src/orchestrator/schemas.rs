@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use gantry_fleet_domain::{
     crd_diff::{Crd, Options, Report, ServerVersion, compare},
     crd_policy::{Approval, Change, assess, digest},
+    fields::is_dns_subdomain,
     operator::Repository,
     version::OperatorVersion,
 };
@@ -193,6 +194,17 @@ pub(super) async fn put(
     }
     let crd =
         Crd::parse(&definition).map_err(|error| Error::invalid("schemaDefinition", error.to_string()))?;
+    let full = format!("{}.{}", crd.plural, crd.group);
+    if crd.name != full || !is_dns_subdomain(&full) {
+        return Err(Error::invalid(
+            "schemaDefinition",
+            format!(
+                "metadata.name is {:?}, which no API server takes: it must be spec.names.plural and spec.group, {full:?}, \
+                 in lower case",
+                crd.name
+            ),
+        ));
+    }
     strip(&mut definition);
     let version: OperatorVersion =
         operator_version

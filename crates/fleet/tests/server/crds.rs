@@ -250,6 +250,17 @@ async fn things_that_are_no_definitions_are_refused() {
             .await
             .refused(400, "VALIDATION_ERROR");
     }
+    // No API server takes a name that is not made of plural and group.
+    for name in ["others.example.com", "things", "things.other.example.com"] {
+        let mut body = registration("1.0.0", json!({}));
+        body["schemaDefinition"]["metadata"]["name"] = json!(name);
+        let got = running
+            .admin
+            .post("/crds", &body)
+            .await
+            .refused(400, "VALIDATION_ERROR");
+        assert!(got.text.contains("spec.names.plural"), "{}", got.text);
+    }
     let mut body = registration("1.0.0", json!({}));
     body["operatorName"] = json!("nobody");
     running

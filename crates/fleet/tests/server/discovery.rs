@@ -196,6 +196,10 @@ async fn what_cannot_be_kept_is_named_and_stops_nothing() {
     let files = [
         ("crds/a.json", file("gadgets.example.com", zero)),
         ("crds/b.json", file("widgets.example.com", json!({}))),
+        (
+            "crds/c.json",
+            file("things.example.com", json!({})).replace("\"things\"", "\"others\""),
+        ),
     ];
     repository.chart("widget", "1.1.0", &files);
     let odd = json!({"appVersion": "9\09", "digest": "a\0b", "created": "-009999-01-02T00:00:00Z"});
@@ -206,6 +210,8 @@ async fn what_cannot_be_kept_is_named_and_stops_nothing() {
         .expect(201);
     let version = version_is(admin, "Discovered", "gadgets.example.com\" has a zero character").await;
     assert_eq!(version["crdNames"], json!(["widgets.example.com"]));
+    let said = version["crdDiscoveryMessage"].as_str().unwrap();
+    assert!(said.contains("metadata.name is \"things.example.com\""), "{said}");
     until("the version below is reached", async || {
         let got = admin.get("/operators/widget/versions").await.expect(200);
         (got.body["versions"][1]["crdDiscovery"] == "Discovered").then_some(())
