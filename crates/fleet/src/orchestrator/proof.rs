@@ -129,6 +129,11 @@ async fn on_cluster(fleet: &Fleet, cluster: &ClusterRow, new: &Crd) -> api::Clus
         notes: Vec::new(),
         error: None,
     };
+    if !cluster.enabled {
+        answer.error =
+            Some("the cluster is disabled and was not asked; enable it, or leave it out".to_owned());
+        return answer;
+    }
     let looked = tokio::time::timeout(PATIENCE, look(fleet, cluster, new)).await;
     match looked.unwrap_or_else(|_| Err("it took too long; prove fewer clusters at once".to_owned())) {
         Ok(None) => {}

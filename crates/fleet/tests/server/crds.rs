@@ -417,8 +417,27 @@ async fn a_proof_needs_clusters_that_are_there() {
         proof["clusters"][0]["error"].as_str().unwrap().contains("500"),
         "{proof}"
     );
+    // One that is disabled is not asked at all.
+    admin
+        .put("/clusters/c", &json!({"isEnabled": false}))
+        .await
+        .expect(200);
+    let asked = cluster.asked();
+    let proof = admin
+        .post(path, &json!({"clusters": ["c"]}))
+        .await
+        .expect(200)
+        .body;
+    assert_eq!((&proof["hurtsNobody"], cluster.asked()), (&json!(false), asked));
+    assert!(
+        proof["clusters"][0]["error"]
+            .as_str()
+            .unwrap()
+            .contains("disabled"),
+        "{proof}"
+    );
     let audit = admin.get("/audit?action=crd.proof-asked").await.expect(200).body;
-    assert_eq!(audit["total"], 2);
+    assert_eq!(audit["total"], 3);
     running.server.stop().await;
 }
 
