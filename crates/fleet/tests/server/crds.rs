@@ -1,6 +1,12 @@
 //! Definitions: history, differences, approval.
 
-use super::support::{Running, charts::Repository, definition, kube::StandIn, pool};
+use super::support::{
+    Running,
+    charts::Repository,
+    definition,
+    kube::{FLOOD, StandIn},
+    pool,
+};
 use gantry_fleet_domain::access::Role;
 use serde_json::{Value, json};
 
@@ -417,6 +423,20 @@ async fn a_proof_needs_clusters_that_are_there() {
         proof["clusters"][0]["error"].as_str().unwrap().contains("500"),
         "{proof}"
     );
+    // One that sends without end is not listened to for long.
+    cluster.mood(FLOOD);
+    let proof = admin
+        .post(path, &json!({"clusters": ["c"]}))
+        .await
+        .expect(200)
+        .body;
+    assert!(
+        proof["clusters"][0]["error"]
+            .as_str()
+            .unwrap()
+            .contains("more than 64 MiB"),
+        "{proof}"
+    );
     // One that is disabled is not asked at all.
     admin
         .put("/clusters/c", &json!({"isEnabled": false}))
@@ -437,7 +457,7 @@ async fn a_proof_needs_clusters_that_are_there() {
         "{proof}"
     );
     let audit = admin.get("/audit?action=crd.proof-asked").await.expect(200).body;
-    assert_eq!(audit["total"], 3);
+    assert_eq!(audit["total"], 4);
     running.server.stop().await;
 }
 
