@@ -212,6 +212,7 @@ pub(super) async fn put(
             .map_err(|error: gantry_fleet_domain::version::NotAVersion| {
                 Error::invalid("operatorVersion", error.to_string())
             })?;
+    let order = |schema: &SchemaRow| schema.operator_version.parse::<OperatorVersion>().ok();
     let now = time(work.now);
     store::take_turn(work.db(), &crd.name, operator).await?;
     let (id, history) = if let Some(mut row) = store::lock(work.db(), &crd.name).await? {
@@ -220,9 +221,16 @@ pub(super) async fn put(
             room_for_crd(work, fleet, operator).await?;
         }
         let history = store::history(work.db(), row.id).await?;
+        let is_known = history
+            .iter()
+            .any(|schema| order(schema).as_ref() == Some(&version));
+        let is_adopted = row.operator_name.is_none() && operator.is_some();
         row.operator_name = row.operator_name.or_else(|| operator.map(str::to_owned));
         row.migration_guide = guide.map(str::to_owned).or(row.migration_guide);
-        store::update(work.db(), &row, now).await?;
+        // A chart that is read again changes nothing.
+        if !is_known || is_adopted || guide.is_some() {
+            store::update(work.db(), &row, now).await?;
+        }
         (row.id, history)
     } else {
         if let Some(operator) = operator {
@@ -232,7 +240,6 @@ pub(super) async fn put(
         (id, Vec::new())
     };
     let digest = digest(&definition);
-    let order = |schema: &SchemaRow| schema.operator_version.parse::<OperatorVersion>().ok();
     if let Some(same) = history
         .iter()
         .find(|schema| order(schema).as_ref() == Some(&version))
