@@ -365,8 +365,19 @@ pub async fn visit(fleet: &Fleet, row: &OperatorRow) -> Result<SignedDuration, E
     }
     work.commit().await?;
     let waiting = store::undiscovered(&fleet.pool, row.id, 5).await?;
+    let mut away = None;
     for version in &waiting {
-        super::schemas::discover(fleet, row, &repository, version, credentials.as_ref()).await?;
+        match super::schemas::discover(fleet, row, &repository, version, credentials.as_ref()).await {
+            // The others may be elsewhere, and must not wait for it.
+            Err(error @ Error::Unavailable { .. }) => {
+                store::put_off(&fleet.pool, row.id, &version.version, &error.to_string()).await?;
+                away = Some(error);
+            }
+            done => done?,
+        }
+    }
+    if let Some(error) = away {
+        return Err(error);
     }
     let more = !store::undiscovered(&fleet.pool, row.id, 1).await?.is_empty();
     Ok(if more {

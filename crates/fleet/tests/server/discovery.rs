@@ -242,3 +242,24 @@ async fn the_definitions_of_an_operator_that_is_gone_are_free() {
     assert_eq!(owner().await, "widget");
     running.server.stop().await;
 }
+
+#[tokio::test]
+async fn a_chart_that_cannot_be_had_keeps_no_other_waiting() {
+    let (running, repository) = (Running::start().await, Repository::start().await);
+    let admin = &running.admin;
+    repository.chart("widget", "1.0.0", &[crd("widgets.example.com", json!({}))]);
+    repository.chart("widget", "1.1.0", &[]);
+    let elsewhere = json!({"urls": ["http://127.0.0.1:1/widget-1.1.0.tgz"]});
+    repository.amend("widget", "1.1.0", &elsewhere);
+    admin
+        .post("/operators", &registration(&repository))
+        .await
+        .expect(201);
+    version_is(admin, "Pending", "failed to reach").await;
+    until("the version below is reached", async || {
+        let got = admin.get("/operators/widget/versions").await.expect(200);
+        (got.body["versions"][1]["crdDiscovery"] == "Discovered").then_some(())
+    })
+    .await;
+    running.server.stop().await;
+}

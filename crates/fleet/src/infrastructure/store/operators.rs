@@ -420,12 +420,24 @@ pub async fn release(pool: &PgPool, id: Uuid, holder: Uuid, at: Time) -> Result<
     .map(drop)
 }
 
-/// The next versions of an operator whose definitions are not known yet.
+/// Says why a chart could not be had; it comes after the others.
+pub async fn put_off(pool: &PgPool, operator: Uuid, version: &str, why: &str) -> Result<(), sqlx::Error> {
+    sqlx::query("update operator_versions set discovery_message = $3 where operator_id = $1 and version = $2")
+        .bind(operator)
+        .bind(version)
+        .bind(why)
+        .execute(pool)
+        .await
+        .map(drop)
+}
+
+/// The next versions of an operator whose definitions are not known yet; first those that were not tried.
 pub async fn undiscovered(pool: &PgPool, operator: Uuid, most: i64) -> Result<Vec<VersionRow>, sqlx::Error> {
     sqlx::query_as(
         "select version, app_version, released_at, deprecated, digest, location, changelog_url, discovery,
              discovery_message
-         from operator_versions where operator_id = $1 and discovery = 'Pending' order by position limit $2",
+         from operator_versions where operator_id = $1 and discovery = 'Pending'
+         order by discovery_message is not null, position limit $2",
     )
     .bind(operator)
     .bind(most)
