@@ -82,7 +82,7 @@ pub struct Crd {
     pub operator_name: Option<String>,
     /// Of the newest schema.
     pub operator_version: String,
-    /// `Active`, `Deprecated` or `Removed`.
+    /// `Active`, `Deprecated`, or `Removed`: the newest version of its operator does not bring it any more.
     pub status: String,
     /// Of the newest schema: `NotRequired`, `Pending`, `Waived`, `Approved` or `Rejected`.
     pub approval_status: String,

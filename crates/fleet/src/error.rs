@@ -129,8 +129,22 @@ pub fn is_taken(error: &sqlx::Error, constraint: &str) -> bool {
         .is_some_and(|error| error.is_unique_violation() && error.constraint() == Some(constraint))
 }
 
+/// Whether the database cannot keep a value that was given to it: text or JSON with a zero byte, or a time out of its range.
+fn is_unkeepable(error: &sqlx::Error) -> bool {
+    error
+        .as_database_error()
+        .and_then(|error| error.code())
+        .is_some_and(|code| ["22021", "22P05", "22008"].contains(&code.as_ref()))
+}
+
 impl From<sqlx::Error> for Error {
     fn from(error: sqlx::Error) -> Self {
+        if is_unkeepable(&error) {
+            return Self::invalid(
+                "request",
+                "has a zero byte in a text, or a time that is out of range; neither can be kept",
+            );
+        }
         Self::Database(error)
     }
 }

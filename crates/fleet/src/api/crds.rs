@@ -1,14 +1,11 @@
 //! `/crds`.
 
-use axum::{
-    Json,
-    extract::{Path, State},
-};
+use axum::{Json, extract::State};
 use gantry_fleet_api as api;
 
 use super::{
     App,
-    extract::{Bare, Name, Query, Sent},
+    extract::{Bare, Name, NameAndPart, Query, Sent},
 };
 use crate::{
     Error,
@@ -105,7 +102,7 @@ pub async fn waive(
 
 pub async fn unwaive(
     State(app): State<App>,
-    Path((name, fingerprint)): Path<(String, String)>,
+    NameAndPart(name, fingerprint): NameAndPart,
     Bare(ask): Bare,
 ) -> Result<Reply, Error> {
     waivers::remove(&app.fleet, &ask, &name, &fingerprint).await

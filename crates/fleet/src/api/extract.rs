@@ -27,11 +27,29 @@ impl<S: Send + Sync> FromRequestParts<S> for Name {
         let Path(name) = Path::<String>::from_request_parts(parts, state)
             .await
             .map_err(|_| Error::invalid("name", "is not text"))?;
-        if name.len() > 253 || name.chars().any(char::is_control) {
-            return Err(Error::invalid("name", "is not a name"));
-        }
-        Ok(Self(name))
+        Ok(Self(checked_name("name", name)?))
     }
+}
+
+/// The name in the path, and what of it is meant.
+pub struct NameAndPart(pub String, pub String);
+
+impl<S: Send + Sync> FromRequestParts<S> for NameAndPart {
+    type Rejection = Error;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Error> {
+        let Path((name, part)) = Path::<(String, String)>::from_request_parts(parts, state)
+            .await
+            .map_err(|_| Error::invalid("path", "is not text"))?;
+        Ok(Self(checked_name("name", name)?, checked_name("path", part)?))
+    }
+}
+
+fn checked_name(field: &str, name: String) -> Result<String, Error> {
+    if name.len() > 253 || name.chars().any(char::is_control) {
+        return Err(Error::invalid(field, "is not a name"));
+    }
+    Ok(name)
 }
 
 /// The parameters after the question mark, of which only known ones are taken.

@@ -16,6 +16,12 @@ const MIGRATIONS: &[(i32, &str, &str)] = &[
     (1, "registry", include_str!("../../migrations/0001_registry.sql")),
     (2, "accesses", include_str!("../../migrations/0002_accesses.sql")),
     (3, "lists", include_str!("../../migrations/0003_lists.sql")),
+    (
+        4,
+        "discovery",
+        include_str!("../../migrations/0004_discovery.sql"),
+    ),
+    (5, "answers", include_str!("../../migrations/0005_answers.sql")),
 ];
 
 /// "gantry" as a number: replicas that start together wait for each other here.

@@ -10,6 +10,8 @@ pub mod slots;
 use std::time::{Duration, Instant};
 
 use gantry_fleet_domain::{cluster::Sight, crd_policy};
+use http_body_util::Limited;
+use hyper::body::Incoming;
 use hyper_timeout::TimeoutConnector;
 use hyper_util::{
     client::legacy,
@@ -39,6 +41,8 @@ const PAGE: u32 = 250;
 const CONNECT: Duration = Duration::from_secs(9);
 /// Longer than the usual time between two looks.
 const IDLE: Duration = Duration::from_secs(90);
+/// More than a page of anything has; whoever sends more is not an API server, or means no good.
+const MAX_ANSWER: usize = 64 << 20;
 /// Reasons that are none of the cluster's.
 pub const BUSY: &str = "ConnectionsBusy";
 pub const NO_DATABASE: &str = "DatabaseUnavailable";
@@ -114,9 +118,11 @@ pub async fn connect(document: &Value, slots: &Slots) -> Result<Client, Unreacha
         .pool_timer(TokioTimer::new())
         .pool_idle_timeout(IDLE)
         .build(connector);
+    let bounded = |answer: ::http::Response<Incoming>| answer.map(|body| Limited::new(body, MAX_ANSWER));
+    let http = http.map_response(bounded).map_err(BoxError::from);
     let namespace = config.default_namespace.clone();
     let trace = MapRequestLayer::new(trace::put_on::<Body>);
-    let builder = ClientBuilder::new(http.map_err(BoxError::from), namespace)
+    let builder = ClientBuilder::new(http, namespace)
         .with_layer(&config.extra_headers_layer().map_err(|_| bad())?)
         .with_layer(&option_layer(config.auth_layer().map_err(|_| bad())?))
         .with_layer(&config.base_uri_layer())
@@ -277,6 +283,12 @@ fn classify(words: &str) -> (&'static str, String) {
         return (
             BUSY,
             "this server has as many connections to clusters as it may (--cluster-connections)".to_owned(),
+        );
+    }
+    if has(&["length limit exceeded"]) {
+        return (
+            "AnswerTooLarge",
+            format!("the API server sends more than {} MiB at once", MAX_ANSWER >> 20),
         );
     }
     // Also in the middle of a handshake, which says nothing of certificates.

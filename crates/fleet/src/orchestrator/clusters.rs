@@ -21,7 +21,7 @@ use crate::{
         store::{
             Window, accesses, audit,
             clusters::{self as store, ClusterRow},
-            deployers, labels, time,
+            deployers, idempotency, labels, time,
         },
         yaml,
     },
@@ -255,6 +255,7 @@ pub async fn delete(fleet: &Fleet, ask: &Ask, name: &str) -> Result<Reply, Error
         reach::record_hour(&mut work, &counted).await?;
     }
     store::delete(work.db(), row.id).await?;
+    idempotency::forget_about(work.db(), row.id).await?;
     audit::erase_target(work.db(), KIND, &id).await?;
     work.record(Record {
         action: "cluster.deleted",

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::{
     Ask, Begun, Fleet, Record, Reply, Work,
     schemas::{MAX_CHANGES, compared, put},
-    waivers,
+    sets, waivers,
 };
 use crate::{
     Error,
@@ -62,14 +62,14 @@ pub async fn register(fleet: &Fleet, ask: &Ask, body: api::RegisterCrd) -> Resul
         Begun::Fresh(work) => work,
         Begun::Repeated(reply) => return Ok(reply),
     };
-    if let Some(operator) = &body.operator_name
-        && operators::get(work.db(), operator).await?.is_none()
-    {
-        return Err(Error::invalid(
-            "operatorName",
-            format!("there is no operator {operator:?}"),
-        ));
-    }
+    let operator = match &body.operator_name {
+        Some(name) => Some(
+            operators::lock(work.db(), name)
+                .await?
+                .ok_or_else(|| Error::invalid("operatorName", format!("there is no operator {name:?}")))?,
+        ),
+        None => None,
+    };
     let name = put(
         fleet,
         &mut work,
@@ -79,6 +79,9 @@ pub async fn register(fleet: &Fleet, ask: &Ask, body: api::RegisterCrd) -> Resul
         body.migration_guide.as_deref(),
     )
     .await?;
+    if let Some(operator) = operator {
+        sets::settle(&mut work, &operator).await?;
+    }
     finish(
         work,
         &name,
@@ -132,7 +135,9 @@ pub async fn deprecate(
         Err(reply) => return Ok(reply),
     };
     let now = time(work.now);
-    "Deprecated".clone_into(&mut row.status);
+    if row.status != "Removed" {
+        "Deprecated".clone_into(&mut row.status);
+    }
     row.deprecated_at = row.deprecated_at.or(Some(now));
     row.deprecation_reason = Some(body.reason);
     if body.migration_guide.is_some() {
@@ -191,7 +196,6 @@ pub async fn diff(
         .ok_or_else(|| missing(name))?;
     let history = store::history(&mut connection, row.id).await?;
     let waived = waivers::of(&mut connection, row.id).await?;
-    drop(connection);
     let to = match to {
         Some(version) => find(&history, version)?,
         None => history.first().ok_or_else(|| missing(name))?,
@@ -208,7 +212,10 @@ pub async fn diff(
                 )
             })?,
     };
-    let mut report = compared(from.definition.clone(), to.definition.clone(), None).await?;
+    let older = store::definition(&mut connection, row.id, &from.operator_version).await?;
+    let newer = store::definition(&mut connection, row.id, &to.operator_version).await?;
+    drop(connection);
+    let mut report = compared(older, newer, None).await?;
     report.waive(&waived, waivers::today(fleet));
     Ok(api::CrdDiff {
         crd_name: name.to_owned(),
@@ -247,15 +254,15 @@ pub async fn validate(
         .ok_or_else(|| missing(name))?;
     let history = store::history(&mut connection, row.id).await?;
     let waived = waivers::of(&mut connection, row.id).await?;
-    drop(connection);
     let old = match &body.from_operator_version {
         Some(version) => find(&history, version)?,
         None => history.first().ok_or_else(|| missing(name))?,
     };
+    let old = store::definition(&mut connection, row.id, &old.operator_version).await?;
+    drop(connection);
     let proposal = read_text("newSchemaDefinition", &body.new_schema_definition)?;
-    let new =
-        proposed(&old.definition, &proposal).map_err(|why| Error::invalid("newSchemaDefinition", why))?;
-    let mut report = compared(old.definition.clone(), new, server).await?;
+    let new = proposed(&old, &proposal).map_err(|why| Error::invalid("newSchemaDefinition", why))?;
+    let mut report = compared(old, new, server).await?;
     report.waive(&waived, waivers::today(fleet));
     fleet.metrics.crds_validated.inc();
     let breaking = changes(Change::breaking(&report));
@@ -405,6 +412,10 @@ async fn with_history(
 ) -> Result<api::CrdWithHistory, Error> {
     let history = store::history(&mut *connection, row.id).await?;
     let clusters = store::on_clusters(&mut *connection, row.id, &row.name).await?;
+    let newest = match history.first() {
+        Some(schema) => store::definition(&mut *connection, row.id, &schema.operator_version).await?,
+        None => Value::Null,
+    };
     let schema = |schema: SchemaRow| -> api::CrdSchema {
         let stored: Vec<Change> = serde_json::from_value(schema.changes).unwrap_or_default();
         api::CrdSchema {
@@ -421,10 +432,7 @@ async fn with_history(
     };
     Ok(api::CrdWithHistory {
         crd: wire(row),
-        schema_definition: history
-            .first()
-            .map(|schema| schema.definition.clone())
-            .unwrap_or_default(),
+        schema_definition: newest,
         schema_history: history.into_iter().map(schema).collect(),
         clusters: clusters
             .into_iter()

@@ -12,6 +12,7 @@ pub mod proof;
 pub mod reach;
 pub mod retention;
 pub mod schemas;
+mod sets;
 pub mod tasks;
 pub mod waivers;
 mod work;

@@ -6,7 +6,7 @@ use gantry_fleet_domain::{
     operator::{NewOperator, Repository, keeps_secrets, repository, values},
     version::{OperatorVersion, has_update, latest},
 };
-use jiff::SignedDuration;
+use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
@@ -52,8 +52,8 @@ pub async fn versions(fleet: &Fleet, name: &str, window: Window) -> Result<api::
     let row = store::get(&mut connection, name)
         .await?
         .ok_or_else(|| missing(name))?;
+    let (versions, total) = store::versions(&mut connection, &row, window).await?;
     drop(connection);
-    let (versions, total) = store::versions(&fleet.pool, &row, window).await?;
     let page = api::Page::new(total, window.limit, window.offset, versions.len());
     let versions = versions
         .into_iter()
@@ -193,7 +193,7 @@ pub async fn change(fleet: &Fleet, ask: &Ask, name: &str, body: api::ChangeOpera
     let mut changed = Vec::new();
     if let Some(wanted) = &body.current_version {
         let (known, _) = store::versions(
-            &fleet.pool,
+            work.db(),
             &row,
             Window {
                 limit: MAX_VERSIONS as u32,
@@ -221,9 +221,11 @@ pub async fn change(fleet: &Fleet, ask: &Ask, name: &str, body: api::ChangeOpera
         changed.push("labels");
         row.labels = json!(labels);
     }
-    if let Some(given) = body.default_values {
+    let mut other_values = false;
+    if let Some(given) = body.default_values.map(Value::Object) {
         changed.push("defaultValues");
-        row.default_values = Value::Object(given);
+        other_values = fleet.charts.use_values() && given != row.default_values;
+        row.default_values = given;
     }
     if let Some((id, sealed)) = &renewed {
         if *id != row.id {
@@ -231,6 +233,12 @@ pub async fn change(fleet: &Fleet, ask: &Ask, name: &str, body: api::ChangeOpera
         }
         changed.push("chartRepositoryCredentials");
         store::seal(work.db(), row.id, sealed.as_ref()).await?;
+    }
+    // Other values may render other definitions, and other credentials reach charts that could not be read.
+    if other_values || renewed.is_some() {
+        store::read_again(work.db(), row.id, other_values).await?;
+        let now = time(work.now);
+        store::visit_soon(work.db(), row.id, now).await?;
     }
     row.has_update = has_update(row.current_version.as_deref(), row.latest_version.as_deref());
     row.revision += 1;
@@ -254,6 +262,8 @@ pub async fn delete(fleet: &Fleet, ask: &Ask, name: &str) -> Result<Reply, Error
     };
     let row = store::lock(work.db(), name).await?.ok_or_else(|| missing(name))?;
     ask.check_match(row.revision)?;
+    let now = time(work.now);
+    crds::disown(work.db(), name, now).await?;
     store::delete(work.db(), row.id).await?;
     let record = Record {
         action: "operator.deleted",
@@ -272,7 +282,8 @@ pub async fn delete(fleet: &Fleet, ask: &Ask, name: &str) -> Result<Reply, Error
     .await
 }
 
-/// Asks the repository now. What its versions bring is found out in the background.
+/// Asks the repository now. What its versions bring, and those whose charts could not be read before, is found out in the
+/// background.
 pub async fn refresh(fleet: &Fleet, ask: &Ask, name: &str) -> Result<Reply, Error> {
     if let Some(reply) = ask.answered(fleet).await? {
         return Ok(reply);
@@ -287,6 +298,9 @@ pub async fn refresh(fleet: &Fleet, ask: &Ask, name: &str) -> Result<Reply, Erro
         Begun::Repeated(reply) => return Ok(reply),
     };
     let row = take_versions(&mut work, name, &found).await?;
+    let now = time(work.now);
+    store::read_again(work.db(), row.id, false).await?;
+    store::visit_soon(work.db(), row.id, now).await?;
     finish(
         work,
         row,
@@ -310,6 +324,7 @@ async fn row(fleet: &Fleet, name: &str) -> Result<(OperatorRow, i64), Error> {
 async fn take_versions(work: &mut Work<'_>, name: &str, found: &[VersionRow]) -> Result<OperatorRow, Error> {
     let mut row = store::lock(work.db(), name).await?.ok_or_else(|| missing(name))?;
     store::set_versions(work.db(), row.id, found).await?;
+    super::sets::settle(work, &row).await?;
     let latest = latest_of(found);
     if latest != row.latest_version {
         row.has_update = has_update(row.current_version.as_deref(), latest.as_deref());
@@ -323,15 +338,20 @@ async fn take_versions(work: &mut Work<'_>, name: &str, found: &[VersionRow]) ->
 }
 
 /// The background task's visit: new versions, then the definitions of some that are not known yet. Gives the time to
-/// the next visit.
+/// the next visit. A visit that finds nothing left to read is the first after a pause: charts that could not be read
+/// before are tried again.
 pub async fn visit(fleet: &Fleet, row: &OperatorRow) -> Result<SignedDuration, Error> {
     let repository =
         repository(&row.chart_repository).map_err(|message| Error::invalid("chartRepository", message))?;
     let credentials = credentials_of(fleet, row).await?;
+    let is_first = store::undiscovered(&fleet.pool, row.id, 1).await?.is_empty();
     let found = versions_of(fleet, &repository, &row.chart_name, credentials.as_ref()).await?;
     let mut work = Work::of(fleet, super::SYSTEM, None).await?;
     let before = row.latest_version.clone();
     let after = take_versions(&mut work, &row.name, &found).await?;
+    if is_first {
+        store::read_again(work.db(), row.id, false).await?;
+    }
     if after.latest_version != before {
         let details = json!({"name": row.name, "latestVersion": after.latest_version});
         work.record(Record {
@@ -345,8 +365,19 @@ pub async fn visit(fleet: &Fleet, row: &OperatorRow) -> Result<SignedDuration, E
     }
     work.commit().await?;
     let waiting = store::undiscovered(&fleet.pool, row.id, 5).await?;
+    let mut away = None;
     for version in &waiting {
-        super::schemas::discover(fleet, row, &repository, version, credentials.as_ref()).await?;
+        match super::schemas::discover(fleet, row, &repository, version, credentials.as_ref()).await {
+            // The others may be elsewhere, and must not wait for it.
+            Err(error @ Error::Unavailable { .. }) => {
+                store::put_off(&fleet.pool, row.id, &version.version, &error.to_string()).await?;
+                away = Some(error);
+            }
+            done => done?,
+        }
+    }
+    if let Some(error) = away {
+        return Err(error);
     }
     let more = !store::undiscovered(&fleet.pool, row.id, 1).await?.is_empty();
     Ok(if more {
@@ -472,14 +503,19 @@ async fn versions_of(
             "the repository has this chart, but no version of it that is a semantic version",
         ));
     }
+    // What a repository says is not always what can be kept.
+    let text = |text: &String| !text.contains('\0');
     let row = |(_, chart): (OperatorVersion, ChartVersion)| VersionRow {
         version: chart.version,
-        app_version: chart.app_version,
-        released_at: chart.released_at.map(time),
+        app_version: chart.app_version.filter(text),
+        released_at: chart
+            .released_at
+            .filter(|at| *at >= Timestamp::UNIX_EPOCH)
+            .map(time),
         deprecated: chart.deprecated,
-        digest: chart.digest,
-        location: chart.location,
-        changelog_url: chart.changelog_url,
+        digest: chart.digest.filter(text),
+        location: chart.location.replace('\0', "%00"),
+        changelog_url: chart.changelog_url.filter(text),
         discovery: "Pending".to_owned(),
         discovery_message: None,
         crd_names: Vec::new(),

@@ -215,6 +215,7 @@ pub async fn delete(fleet: &Fleet, ask: &Ask, username: &str) -> Result<Reply, E
     }
     let now = time(work.now);
     store::delete(work.db(), id).await?;
+    crate::infrastructure::store::idempotency::forget_about(work.db(), id).await?;
     crate::infrastructure::store::audit::erase_target(work.db(), KIND, &id.to_string()).await?;
     store::erase(work.db(), id, now).await?;
     work.record(Record {

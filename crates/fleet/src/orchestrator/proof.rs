@@ -61,15 +61,16 @@ pub async fn prove(
             name: cluster.clone(),
         })?);
     }
-    drop(connection);
     let stored = match &body.operator_version {
         Some(version) => find(&history, version)?,
         None => history.first().ok_or_else(|| missing(name))?,
     };
+    let stored = store::definition(&mut connection, row.id, &stored.operator_version).await?;
+    drop(connection);
     let new = match &body.new_schema_definition {
-        Some(given) => proposed(&stored.definition, &read_text("newSchemaDefinition", given)?)
+        Some(given) => proposed(&stored, &read_text("newSchemaDefinition", given)?)
             .map_err(|why| Error::invalid("newSchemaDefinition", why))?,
-        None => stored.definition.clone(),
+        None => stored,
     };
     let new = Crd::parse(&new).map_err(|error| Error::invalid("newSchemaDefinition", error.to_string()))?;
     if new.name != name {
@@ -128,6 +129,11 @@ async fn on_cluster(fleet: &Fleet, cluster: &ClusterRow, new: &Crd) -> api::Clus
         notes: Vec::new(),
         error: None,
     };
+    if !cluster.enabled {
+        answer.error =
+            Some("the cluster is disabled and was not asked; enable it, or leave it out".to_owned());
+        return answer;
+    }
     let looked = tokio::time::timeout(PATIENCE, look(fleet, cluster, new)).await;
     match looked.unwrap_or_else(|_| Err("it took too long; prove fewer clusters at once".to_owned())) {
         Ok(None) => {}

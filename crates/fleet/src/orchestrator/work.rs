@@ -103,7 +103,7 @@ impl Ask {
             (Some(status), Some(body)) => Ok(Reply {
                 status: u16::try_from(status).unwrap_or(500),
                 body,
-                revision: None,
+                revision: answered.revision,
                 replayed: true,
             }),
             _ => Err(Error::Conflict {
@@ -225,7 +225,15 @@ impl<'f> Work<'f> {
     /// Commits, and remembers the answer for a request that is repeated.
     pub async fn finish(mut self, reply: Reply) -> Result<Reply, Error> {
         if let Some(key) = &self.key {
-            idempotency::answer(&mut self.transaction, self.person, key, reply.status, &reply.body).await?;
+            idempotency::answer(
+                &mut self.transaction,
+                self.person,
+                key,
+                reply.status,
+                &reply.body,
+                reply.revision,
+            )
+            .await?;
         }
         self.transaction.commit().await?;
         Ok(reply)

@@ -1,6 +1,12 @@
 //! Definitions: history, differences, approval.
 
-use super::support::{Running, definition, kube::StandIn, pool};
+use super::support::{
+    Running,
+    charts::Repository,
+    definition,
+    kube::{FLOOD, StandIn},
+    pool,
+};
 use gantry_fleet_domain::access::Role;
 use serde_json::{Value, json};
 
@@ -250,6 +256,17 @@ async fn things_that_are_no_definitions_are_refused() {
             .await
             .refused(400, "VALIDATION_ERROR");
     }
+    // No API server takes a name that is not made of plural and group.
+    for name in ["others.example.com", "things", "things.other.example.com"] {
+        let mut body = registration("1.0.0", json!({}));
+        body["schemaDefinition"]["metadata"]["name"] = json!(name);
+        let got = running
+            .admin
+            .post("/crds", &body)
+            .await
+            .refused(400, "VALIDATION_ERROR");
+        assert!(got.text.contains("spec.names.plural"), "{}", got.text);
+    }
     let mut body = registration("1.0.0", json!({}));
     body["operatorName"] = json!("nobody");
     running
@@ -406,7 +423,124 @@ async fn a_proof_needs_clusters_that_are_there() {
         proof["clusters"][0]["error"].as_str().unwrap().contains("500"),
         "{proof}"
     );
+    // One that sends without end is not listened to for long.
+    cluster.mood(FLOOD);
+    let proof = admin
+        .post(path, &json!({"clusters": ["c"]}))
+        .await
+        .expect(200)
+        .body;
+    assert!(
+        proof["clusters"][0]["error"]
+            .as_str()
+            .unwrap()
+            .contains("more than 64 MiB"),
+        "{proof}"
+    );
+    // One that is disabled is not asked at all.
+    admin
+        .put("/clusters/c", &json!({"isEnabled": false}))
+        .await
+        .expect(200);
+    let asked = cluster.asked();
+    let proof = admin
+        .post(path, &json!({"clusters": ["c"]}))
+        .await
+        .expect(200)
+        .body;
+    assert_eq!((&proof["hurtsNobody"], cluster.asked()), (&json!(false), asked));
+    assert!(
+        proof["clusters"][0]["error"]
+            .as_str()
+            .unwrap()
+            .contains("disabled"),
+        "{proof}"
+    );
     let audit = admin.get("/audit?action=crd.proof-asked").await.expect(200).body;
-    assert_eq!(audit["total"], 2);
+    assert_eq!(audit["total"], 4);
+    running.server.stop().await;
+}
+
+#[tokio::test]
+async fn many_who_register_at_once_wait_for_each_other() {
+    let running = Running::with(|settings| settings.limits.crds_per_operator = 3).await;
+    let (admin, repository) = (&running.admin, Repository::start().await);
+    let bodies: Vec<Value> = (0..6)
+        .map(|number| registration(&format!("1.0.{number}"), json!({})))
+        .collect();
+    for got in futures::future::join_all(bodies.iter().map(|body| admin.post("/crds", body))).await {
+        got.expect(201);
+    }
+    let shown = admin.get(&format!("/crds/{NAME}")).await.expect(200).body;
+    assert_eq!(shown["schemaHistory"].as_array().unwrap().len(), 6);
+
+    repository.chart("widget", "1.0.0", &[]);
+    let operator = json!({
+        "name": "widget", "namespace": "ops", "chartRepository": repository.url, "chartName": "widget",
+    });
+    admin.post("/operators", &operator).await.expect(201);
+    let owned = |name: &str| {
+        json!({
+            "schemaDefinition": definition(name, json!({})), "operatorVersion": "1.0.0", "operatorName": "widget",
+        })
+    };
+    let bodies: Vec<Value> = (0..8)
+        .map(|number| owned(&format!("things{number}.example.com")))
+        .collect();
+    let got = futures::future::join_all(bodies.iter().map(|body| admin.post("/crds", body))).await;
+    assert_eq!(got.iter().filter(|got| got.status == 201).count(), 3);
+    for refused in got.into_iter().filter(|got| got.status != 201) {
+        refused.refused(409, "CRD_LIMIT_REACHED");
+    }
+    // One that was nobody's until now counts as well.
+    admin
+        .post("/crds", &owned(NAME))
+        .await
+        .refused(409, "CRD_LIMIT_REACHED");
+    running.server.stop().await;
+}
+
+#[tokio::test]
+async fn an_approval_is_for_the_changes_that_were_approved() {
+    let running = Running::start().await;
+    let admin = &running.admin;
+    let fields = |names: &[&str]| -> Value {
+        names
+            .iter()
+            .map(|name| ((*name).to_owned(), json!({"type": "string"})))
+            .collect::<serde_json::Map<_, _>>()
+            .into()
+    };
+    let put = async |version: &str, names: &[&str]| -> Value {
+        let body = registration(version, fields(names));
+        admin.post("/crds", &body).await.expect(201).body["schemaHistory"][0].clone()
+    };
+    put("1.0.0", &["a", "b", "c"]).await;
+    put("3.0.0", &["c"]).await;
+    let approve = json!({"notes": "nobody uses a and b"});
+    admin
+        .post(&format!("/crds/{NAME}/approve"), &approve)
+        .await
+        .expect(200);
+    // Of the two that were approved, one is left.
+    let newest = put("2.0.0", &["b", "c"]).await;
+    assert_eq!(
+        (
+            &newest["operatorVersion"],
+            &newest["approvalStatus"],
+            &newest["approvedBy"]
+        ),
+        (&json!("3.0.0"), &json!("Approved"), &json!("admin"))
+    );
+    // Another one is lost now, and nobody has said that it may be.
+    let newest = put("2.5.0", &["b", "c", "d"]).await;
+    assert_eq!(
+        (
+            &newest["operatorVersion"],
+            &newest["approvalStatus"],
+            &newest["approvedBy"]
+        ),
+        (&json!("3.0.0"), &json!("Pending"), &Value::Null)
+    );
     running.server.stop().await;
 }

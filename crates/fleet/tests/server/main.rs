@@ -15,6 +15,7 @@ mod clusters;
 mod crds;
 mod database;
 mod deployer;
+mod discovery;
 mod guide;
 mod operators;
 mod people;

@@ -425,3 +425,28 @@ async fn a_locked_repository_is_asked_with_sealed_credentials() {
     assert!(refused.text.contains("plain http"), "{}", refused.text);
     running.server.stop().await;
 }
+
+#[tokio::test]
+async fn a_change_needs_one_connection_to_the_database() {
+    let running = Running::with(|settings| settings.database_connections = 2).await;
+    let (admin, repository) = (&running.admin, widgets().await);
+    admin
+        .post("/operators", &registration(&repository, "widget"))
+        .await
+        .expect(201);
+    until("all versions are discovered", async || {
+        let versions = admin.get("/operators/widget/versions").await.body;
+        let mut versions = versions["versions"].as_array()?.iter();
+        versions.all(|v| v["crdDiscovery"] == "Discovered").then_some(())
+    })
+    .await;
+    let begin = std::time::Instant::now();
+    let change = json!({"currentVersion": "1.0.0"});
+    let changes = (0..8).map(|_| admin.put("/operators/widget", &change));
+    for got in futures::future::join_all(changes).await {
+        got.expect(200);
+    }
+    let took = begin.elapsed();
+    assert!(took < std::time::Duration::from_secs(8), "{took:?}");
+    running.server.stop().await;
+}

@@ -1,7 +1,7 @@
 //! What holds for every request: repeated ones are done once, too many are refused, a database that is away is an
 //! answer and not a hang.
 
-use super::support::{Running, definition, pool, token};
+use super::support::{Running, charts::Repository, definition, kube::StandIn, pool, token};
 use gantry_fleet_domain::access::Role;
 use serde_json::{Value, json};
 
@@ -25,6 +25,8 @@ async fn a_request_that_is_repeated_with_its_key_is_done_once() {
         .expect(201);
     assert_eq!(again.header("idempotency-replayed"), "true");
     assert_eq!(first.body, again.body);
+    assert_eq!(first.header("etag"), again.header("etag"));
+    assert_ne!(first.header("etag"), "");
     let audit = admin.get("/audit?action=crd.registered").await.expect(200);
     assert_eq!(audit.body["total"], 1, "it was done once");
     admin
@@ -243,5 +245,67 @@ async fn a_full_pool_is_an_answer_and_recovers_by_itself() {
     gantry_fleet::orchestrator::audit::verify(pool, &[], None)
         .await
         .unwrap();
+    running.server.stop().await;
+}
+
+#[tokio::test]
+async fn what_a_database_cannot_keep_is_the_callers_mistake() {
+    let running = Running::start().await;
+    let (admin, repository) = (&running.admin, Repository::start().await);
+    admin.post("/crds", &crd("1.0.0")).await.expect(201);
+    repository.chart("widget", "1.0.0", &[]);
+    let operator = json!({
+        "name": "widget", "namespace": "ops", "chartRepository": repository.url, "chartName": "widget",
+        "defaultValues": {"a": "zero \0 byte"},
+    });
+    let zero = json!({"a": {"type": "string", "description": "zero \0 byte"}});
+    let schema =
+        json!({"schemaDefinition": definition("things.example.com", zero), "operatorVersion": "2.0.0"});
+    let crd = "/crds/things.example.com";
+    for (path, body) in [
+        (
+            "/authentication/login",
+            json!({"username": "a\0b", "password": "x"}),
+        ),
+        ("/operators", operator),
+        ("/crds", schema),
+        (&format!("{crd}/prove"), json!({"clusters": ["a\0b"]})),
+    ] {
+        admin.post(path, &body).await.refused(400, "VALIDATION_ERROR");
+    }
+    for part in ["%00", "%FF"] {
+        admin
+            .delete(&format!("{crd}/waivers/{part}"))
+            .await
+            .refused(400, "VALIDATION_ERROR");
+    }
+    admin
+        .get("/audit?since=-009999-01-01T00:00:00Z")
+        .await
+        .refused(400, "VALIDATION_ERROR");
+    running.server.stop().await;
+}
+
+#[tokio::test]
+async fn answers_that_tell_of_something_erased_are_erased_with_it() {
+    let running = Running::start().await;
+    let (admin, cluster) = (&running.admin, StandIn::start().await);
+    let user = json!({"username": "jo", "password": "a long password indeed", "roles": ["Viewer"]});
+    let bodies = [
+        ("/clusters", cluster.registration("planted", "t"), "one"),
+        ("/users", user, "two"),
+        ("/crds", crd("1.0.0"), "three"),
+    ];
+    for (path, body, key) in &bodies {
+        let key = [("idempotency-key", *key)];
+        admin.ask("post", path, Some(body), &key).await.expect(201);
+    }
+    admin.delete("/clusters/planted").await.expect(204);
+    admin.delete("/users/jo").await.expect(204);
+    let kept: Vec<String> = sqlx::query_scalar("select key from idempotency")
+        .fetch_all(&pool(&running.database_url).await)
+        .await
+        .unwrap();
+    assert_eq!(kept, ["three"]);
     running.server.stop().await;
 }

@@ -78,6 +78,11 @@ impl Charts {
         Self { http, helm }
     }
 
+    /// Whether what a chart brings depends on values.
+    pub fn use_values(&self) -> bool {
+        self.helm.is_some()
+    }
+
     pub async fn versions(
         &self,
         repository: &Repository,

@@ -7,9 +7,9 @@ use gantry_fleet_domain::crd_diff::{Crd, Proof, Prover, ServerVersion};
 use kube::Client;
 use serde_json::Value;
 
-/// Definitions are large, objects are not.
+/// Definitions are large, objects are not; but any may have a megabyte and a half, and an answer has a limit.
 const DEFINITIONS_PER_PAGE: usize = 20;
-const OBJECTS_PER_PAGE: usize = 200;
+const OBJECTS_PER_PAGE: usize = 40;
 const DEADLINE: Duration = Duration::from_secs(30);
 /// A list that expires while it is read is begun anew so often.
 const TRIES: usize = 3;

@@ -27,11 +27,11 @@ pub struct CrdRow {
     pub approval: String,
 }
 
+/// Without the definition itself, which may have a megabyte, in each of hundreds of versions.
 #[derive(Clone, Debug, FromRow)]
 pub struct SchemaRow {
     pub operator_version: String,
     pub position: i32,
-    pub definition: Value,
     pub api_group: String,
     pub kind: String,
     pub scope: String,
@@ -55,6 +55,17 @@ pub struct OnClusterRow {
     pub operator_version: Option<String>,
     pub digest: String,
     pub seen_at: Time,
+}
+
+/// A definition as one of the set that its operator has.
+#[derive(Clone, Debug, FromRow)]
+pub struct OwnedRow {
+    pub id: Uuid,
+    pub name: String,
+    pub status: String,
+    pub is_deprecated: bool,
+    /// Versions of the operator that it has a schema of.
+    pub operator_versions: Vec<String>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -133,6 +144,28 @@ pub async fn get(connection: &mut PgConnection, name: &str) -> Result<Option<Crd
         .await
 }
 
+/// Waits for others who write a definition of this name, whether there is one yet or not, or one of its operator. The
+/// operator is held first by everybody: what its versions bring is kept in rows that its definitions share.
+pub async fn take_turn(
+    connection: &mut PgConnection,
+    name: &str,
+    operator: Option<&str>,
+) -> Result<(), sqlx::Error> {
+    sqlx::query(
+        "select from operators
+         where name = coalesce($2, (select operator_name from crds where name = $1)) for update",
+    )
+    .bind(name)
+    .bind(operator)
+    .execute(&mut *connection)
+    .await?;
+    sqlx::query("select pg_advisory_xact_lock(hashtext('crds.name'), hashtext($1))")
+        .bind(name)
+        .execute(connection)
+        .await
+        .map(drop)
+}
+
 pub async fn lock(connection: &mut PgConnection, name: &str) -> Result<Option<CrdRow>, sqlx::Error> {
     sqlx::query_as(concat!(
         "select ",
@@ -148,14 +181,28 @@ pub async fn lock(connection: &mut PgConnection, name: &str) -> Result<Option<Cr
 /// All schemas of a definition, newest first.
 pub async fn history(connection: &mut PgConnection, id: Uuid) -> Result<Vec<SchemaRow>, sqlx::Error> {
     sqlx::query_as(
-        "select s.operator_version, s.position, s.definition, s.api_group, s.kind, s.scope, s.api_versions, s.digest,
-             s.changes, approval_now(s.crd_id, s.approval, s.changes) as approval, p.subject as approved_by, s.approved_at, s.approval_notes, s.created_at
+        "select s.operator_version, s.position, s.api_group, s.kind, s.scope, s.api_versions, s.digest,
+             s.changes, approval_now(s.crd_id, s.approval, s.changes) as approval, p.subject as approved_by,
+             s.approved_at, s.approval_notes, s.created_at
          from crd_schemas s left join people p on p.id = s.approved_by
          where s.crd_id = $1 order by s.position desc",
     )
     .bind(id)
     .fetch_all(connection)
     .await
+}
+
+/// The definition as one version of the operator has it.
+pub async fn definition(
+    connection: &mut PgConnection,
+    id: Uuid,
+    operator_version: &str,
+) -> Result<Value, sqlx::Error> {
+    sqlx::query_scalar("select definition from crd_schemas where crd_id = $1 and operator_version = $2")
+        .bind(id)
+        .bind(operator_version)
+        .fetch_one(connection)
+        .await
 }
 
 pub async fn on_clusters(
@@ -207,6 +254,7 @@ pub async fn insert_schema(
     connection: &mut PgConnection,
     crd: Uuid,
     row: &SchemaRow,
+    definition: &Value,
 ) -> Result<(), sqlx::Error> {
     // In two steps, because positions are unique at every moment.
     sqlx::query("update crd_schemas set position = -position - 1 where crd_id = $1 and position >= $2")
@@ -226,7 +274,7 @@ pub async fn insert_schema(
     .bind(crd)
     .bind(&row.operator_version)
     .bind(row.position)
-    .bind(&row.definition)
+    .bind(definition)
     .bind(&row.api_group)
     .bind(&row.kind)
     .bind(&row.scope)
@@ -240,7 +288,7 @@ pub async fn insert_schema(
     .map(drop)
 }
 
-/// The schema that follows one that was put in before it is compared anew.
+/// The schema that follows one that was put in before it is compared anew. Who approved it is kept with the approval.
 pub async fn set_changes(
     connection: &mut PgConnection,
     crd: Uuid,
@@ -249,7 +297,10 @@ pub async fn set_changes(
     approval: &str,
 ) -> Result<(), sqlx::Error> {
     sqlx::query(
-        "update crd_schemas set changes = $3, approval = case when approval = 'Approved' then approval else $4 end
+        "update crd_schemas set changes = $3, approval = $4,
+             approved_by = case when $4 = 'Approved' then approved_by end,
+             approved_at = case when $4 = 'Approved' then approved_at end,
+             approval_notes = case when $4 = 'Approved' then approval_notes end
          where crd_id = $1 and operator_version = $2",
     )
     .bind(crd)
@@ -300,6 +351,47 @@ pub async fn update(connection: &mut PgConnection, row: &CrdRow, now: Time) -> R
     .execute(connection)
     .await
     .map(drop)
+}
+
+pub async fn owned(connection: &mut PgConnection, operator: &str) -> Result<Vec<OwnedRow>, sqlx::Error> {
+    sqlx::query_as(
+        "select c.id, c.name, c.status, c.deprecated_at is not null as is_deprecated,
+             array(select s.operator_version from crd_schemas s where s.crd_id = c.id) as operator_versions
+         from crds c where c.operator_name = $1 order by c.name",
+    )
+    .bind(operator)
+    .fetch_all(connection)
+    .await
+}
+
+/// The definitions of an operator that goes are nobody's, and its versions say nothing of them any more.
+pub async fn disown(connection: &mut PgConnection, operator: &str, now: Time) -> Result<(), sqlx::Error> {
+    sqlx::query(
+        "update crds set operator_name = null, revision = revision + 1, updated_at = $2,
+             status = case when status <> 'Removed' then status
+                 when deprecated_at is null then 'Active' else 'Deprecated' end
+         where operator_name = $1",
+    )
+    .bind(operator)
+    .bind(now)
+    .execute(connection)
+    .await
+    .map(drop)
+}
+
+pub async fn set_status(
+    connection: &mut PgConnection,
+    id: Uuid,
+    status: &str,
+    now: Time,
+) -> Result<(), sqlx::Error> {
+    sqlx::query("update crds set status = $2, revision = revision + 1, updated_at = $3 where id = $1")
+        .bind(id)
+        .bind(status)
+        .bind(now)
+        .execute(connection)
+        .await
+        .map(drop)
 }
 
 /// Forgets schemas from before this, except those that something needs: the newest of a definition, what a cluster runs,

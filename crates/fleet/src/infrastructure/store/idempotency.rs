@@ -11,6 +11,8 @@ pub struct Answered {
     pub request: Vec<u8>,
     pub status: Option<i16>,
     pub body: Option<Vec<u8>>,
+    /// Of what was answered with.
+    pub revision: Option<i64>,
 }
 
 pub async fn find(
@@ -19,7 +21,7 @@ pub async fn find(
     key: &str,
 ) -> Result<Option<Answered>, sqlx::Error> {
     sqlx::query_as(
-        "select i.operation, i.request, i.status, i.body from idempotency i join people p on p.id = i.person
+        "select i.operation, i.request, i.status, i.body, i.revision from idempotency i join people p on p.id = i.person
          where p.subject = $1 and i.key = $2",
     )
     .bind(subject)
@@ -57,12 +59,23 @@ pub async fn answer(
     key: &str,
     status: u16,
     body: &[u8],
+    revision: Option<i64>,
 ) -> Result<(), sqlx::Error> {
-    sqlx::query("update idempotency set status = $3, body = $4 where person = $1 and key = $2")
+    sqlx::query("update idempotency set status = $3, body = $4, revision = $5 where person = $1 and key = $2")
         .bind(person)
         .bind(key)
         .bind(i16::try_from(status).unwrap_or(500))
         .bind(body)
+        .bind(revision)
+        .execute(connection)
+        .await
+        .map(drop)
+}
+
+/// Forgets the answers that tell of something that is erased.
+pub async fn forget_about(connection: &mut PgConnection, id: Uuid) -> Result<(), sqlx::Error> {
+    sqlx::query("delete from idempotency where position(convert_to($1, 'UTF8') in body) > 0")
+        .bind(id.to_string())
         .execute(connection)
         .await
         .map(drop)

@@ -253,7 +253,7 @@ pub async fn delete(connection: &mut PgConnection, id: Uuid) -> Result<(), sqlx:
 }
 
 pub async fn versions(
-    pool: &PgPool,
+    connection: &mut PgConnection,
     operator: &OperatorRow,
     window: Window,
 ) -> Result<(Vec<VersionRow>, u64), sqlx::Error> {
@@ -268,16 +268,17 @@ pub async fn versions(
     .bind(&operator.name)
     .bind(window.limit())
     .bind(window.offset())
-    .fetch_all(pool)
+    .fetch_all(&mut *connection)
     .await?;
     let total: i64 = sqlx::query_scalar("select count(*) from operator_versions where operator_id = $1")
         .bind(operator.id)
-        .fetch_one(pool)
+        .fetch_one(connection)
         .await?;
     Ok((rows, total as u64))
 }
 
-/// The versions that a repository has, newest first. What is known of those that stay, stays; the others go.
+/// The versions that a repository has, newest first. What is known of those that stay, stays, unless it is another chart
+/// by now; the others go.
 pub async fn set_versions(
     connection: &mut PgConnection,
     operator: Uuid,
@@ -297,7 +298,9 @@ pub async fn set_versions(
              on conflict (operator_id, version) do update set position = excluded.position,
                  app_version = excluded.app_version, released_at = excluded.released_at,
                  deprecated = excluded.deprecated, digest = excluded.digest, location = excluded.location,
-                 changelog_url = excluded.changelog_url",
+                 changelog_url = excluded.changelog_url,
+                 discovery = case when operator_versions.digest is distinct from excluded.digest then 'Pending'
+                     else operator_versions.discovery end",
         )
         .bind(operator)
         .bind(&version.version)
@@ -316,23 +319,66 @@ pub async fn set_versions(
     Ok(())
 }
 
-pub async fn set_discovery(
-    connection: &mut PgConnection,
-    operator: Uuid,
-    version: &str,
-    discovery: &str,
-    message: Option<&str>,
-) -> Result<(), sqlx::Error> {
+/// Charts that are to be read again: those that could not be read, or all. What was said of them stays until then.
+pub async fn read_again(connection: &mut PgConnection, operator: Uuid, all: bool) -> Result<(), sqlx::Error> {
     sqlx::query(
-        "update operator_versions set discovery = $3, discovery_message = $4 where operator_id = $1 and version = $2",
+        "update operator_versions set discovery = 'Pending' where operator_id = $1 and (discovery = 'Failed' or $2)",
     )
     .bind(operator)
-    .bind(version)
-    .bind(discovery)
-    .bind(message)
+    .bind(all)
     .execute(connection)
     .await
     .map(drop)
+}
+
+/// The next visit is at once. One that is under way loses its claim, so that its end does not put this one off.
+pub async fn visit_soon(connection: &mut PgConnection, operator: Uuid, now: Time) -> Result<(), sqlx::Error> {
+    sqlx::query("update operators set refresh_at = $2, refresh_holder = null where id = $1")
+        .bind(operator)
+        .bind(now)
+        .execute(connection)
+        .await
+        .map(drop)
+}
+
+/// Writes what came of reading a chart; nothing when the version is gone by now, or is another chart. What was known of it
+/// stays known when it cannot be read any more.
+pub async fn set_discovery(
+    connection: &mut PgConnection,
+    operator: Uuid,
+    version: &VersionRow,
+    discovery: &str,
+    message: Option<&str>,
+    brings: Option<&[String]>,
+) -> Result<bool, sqlx::Error> {
+    let done = sqlx::query(
+        "update operator_versions set discovery = $3, discovery_message = $4,
+             brings = case when $3 = 'Failed' then brings else $6 end
+         where operator_id = $1 and version = $2 and digest is not distinct from $5",
+    )
+    .bind(operator)
+    .bind(&version.version)
+    .bind(discovery)
+    .bind(message)
+    .bind(&version.digest)
+    .bind(brings)
+    .execute(connection)
+    .await?;
+    Ok(done.rows_affected() == 1)
+}
+
+/// The versions whose charts were read in full, with the definitions in them.
+pub async fn brought(
+    connection: &mut PgConnection,
+    operator: Uuid,
+) -> Result<Vec<(String, Vec<String>)>, sqlx::Error> {
+    sqlx::query_as(
+        "select version, brings from operator_versions
+         where operator_id = $1 and not deprecated and brings is not null",
+    )
+    .bind(operator)
+    .fetch_all(connection)
+    .await
 }
 
 /// Operators whose repository is to be asked, given to this holder until `until`; others look past them. One that would
@@ -374,12 +420,24 @@ pub async fn release(pool: &PgPool, id: Uuid, holder: Uuid, at: Time) -> Result<
     .map(drop)
 }
 
-/// The next versions of an operator whose definitions are not known yet.
+/// Says why a chart could not be had; it comes after the others.
+pub async fn put_off(pool: &PgPool, operator: Uuid, version: &str, why: &str) -> Result<(), sqlx::Error> {
+    sqlx::query("update operator_versions set discovery_message = $3 where operator_id = $1 and version = $2")
+        .bind(operator)
+        .bind(version)
+        .bind(why)
+        .execute(pool)
+        .await
+        .map(drop)
+}
+
+/// The next versions of an operator whose definitions are not known yet; first those that were not tried.
 pub async fn undiscovered(pool: &PgPool, operator: Uuid, most: i64) -> Result<Vec<VersionRow>, sqlx::Error> {
     sqlx::query_as(
         "select version, app_version, released_at, deprecated, digest, location, changelog_url, discovery,
              discovery_message
-         from operator_versions where operator_id = $1 and discovery = 'Pending' order by position limit $2",
+         from operator_versions where operator_id = $1 and discovery = 'Pending'
+         order by discovery_message is not null, position limit $2",
     )
     .bind(operator)
     .bind(most)

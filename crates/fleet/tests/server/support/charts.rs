@@ -78,7 +78,27 @@ impl Repository {
         self.files.lock().unwrap().insert(path.to_owned(), content);
     }
 
-    /// Adds a chart with these files.
+    /// Writes other things into the index about a version.
+    pub fn amend(&self, name: &str, version: &str, fields: &Value) {
+        {
+            let mut index = self.index.lock().unwrap();
+            let entries = index["entries"][name].as_array_mut().unwrap();
+            let entry = entries
+                .iter_mut()
+                .find(|entry| entry["version"] == version)
+                .unwrap();
+            for (field, value) in fields.as_object().unwrap() {
+                entry[field] = value.clone();
+            }
+        }
+        self.write_index();
+    }
+
+    pub fn remove(&self, path: &str) -> Vec<u8> {
+        self.files.lock().unwrap().remove(path).unwrap()
+    }
+
+    /// Adds a chart with these files; again, it is published anew.
     pub fn chart(&self, name: &str, version: &str, files: &[(&str, String)]) {
         let mut all = vec![(
             "Chart.yaml",
@@ -102,7 +122,10 @@ impl Repository {
             let mut index = self.index.lock().unwrap();
             let entries = &mut index["entries"][name];
             match entries {
-                Value::Array(all) => all.push(entry),
+                Value::Array(all) => {
+                    all.retain(|known| known["version"] != version);
+                    all.push(entry);
+                }
                 other => *other = json!([entry]),
             }
         }

@@ -8,6 +8,7 @@ use std::sync::{
 
 use axum::{
     Json, Router,
+    body::{Body, Bytes},
     extract::{Request, State},
     http::{Method, StatusCode},
     response::{IntoResponse, Response},
@@ -15,6 +16,8 @@ use axum::{
 use serde_json::{Value, json};
 
 pub const HANG: u16 = 0;
+/// Sends without end.
+pub const FLOOD: u16 = 1;
 
 #[derive(Clone)]
 pub struct StandIn {
@@ -79,6 +82,10 @@ async fn answer(State(stand_in): State<StandIn>, request: Request) -> Response {
     }
     match stand_in.mood.load(Ordering::SeqCst) {
         HANG => std::future::pending().await,
+        FLOOD => {
+            let spaces = || Ok::<_, std::io::Error>(Bytes::from_static(&[b' '; 1 << 16]));
+            return Body::from_stream(futures::stream::repeat_with(spaces)).into_response();
+        }
         200 => {}
         code => {
             let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code, "reason": "Mood"});

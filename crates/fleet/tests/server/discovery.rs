@@ -1,0 +1,265 @@
+//! What is found in charts: again where it failed, and where a chart or what it is rendered with has changed.
+
+use std::os::unix::fs::PermissionsExt as _;
+
+use jiff::SignedDuration;
+use serde_json::{Value, json};
+
+use super::support::{Asker, Running, charts::Repository, definition, until};
+
+fn registration(repository: &Repository) -> Value {
+    json!({"name": "widget", "namespace": "ops", "chartRepository": repository.url, "chartName": "widget"})
+}
+
+fn crd(name: &str, properties: Value) -> (&'static str, String) {
+    ("crds/all.json", definition(name, properties).to_string())
+}
+
+/// The only version of the operator, when it is as it should be.
+async fn version_is(admin: &Asker, discovery: &str, says: &str) -> Value {
+    until(&format!("the version is {discovery} {says}"), async || {
+        let got = admin.get("/operators/widget/versions").await.expect(200);
+        let version = got.body["versions"][0].clone();
+        let said = version["crdDiscoveryMessage"].as_str().unwrap_or_default();
+        (version["crdDiscovery"] == discovery && said.contains(says)).then_some(version)
+    })
+    .await
+}
+
+#[tokio::test]
+async fn a_chart_that_could_not_be_read_is_read_when_a_person_asks_again() {
+    let (running, repository) = (Running::start().await, Repository::start().await);
+    let admin = &running.admin;
+    repository.chart("widget", "1.0.0", &[crd("widgets.example.com", json!({}))]);
+    let archive = repository.remove("charts/widget-1.0.0.tgz");
+    admin
+        .post("/operators", &registration(&repository))
+        .await
+        .expect(201);
+    version_is(admin, "Failed", "404").await;
+    repository.put("charts/widget-1.0.0.tgz", archive);
+    admin
+        .ask("post", "/operators/widget/refresh", None, &[])
+        .await
+        .expect(200);
+    let version = version_is(admin, "Discovered", "").await;
+    assert_eq!(version["crdNames"], json!(["widgets.example.com"]));
+    running.server.stop().await;
+}
+
+#[tokio::test]
+async fn a_chart_that_could_not_be_read_is_tried_again_once_in_an_interval() {
+    let running = Running::with(|settings| settings.refresh_interval = SignedDuration::from_secs(2)).await;
+    let (admin, repository) = (&running.admin, Repository::start().await);
+    repository.chart("widget", "1.0.0", &[crd("widgets.example.com", json!({}))]);
+    let archive = repository.remove("charts/widget-1.0.0.tgz");
+    admin
+        .post("/operators", &registration(&repository))
+        .await
+        .expect(201);
+    version_is(admin, "Failed", "404").await;
+    // Long enough for more than one try; what fails in the same way is written down once.
+    tokio::time::sleep(std::time::Duration::from_secs(5)).await;
+    let audit = admin
+        .get("/audit?action=operator.definitions-discovered")
+        .await
+        .expect(200);
+    assert_eq!(audit.body["total"], 1);
+    repository.put("charts/widget-1.0.0.tgz", archive);
+    version_is(admin, "Discovered", "").await;
+    running.server.stop().await;
+}
+
+#[tokio::test]
+async fn a_chart_that_is_published_anew_is_read_anew() {
+    let (running, repository) = (Running::start().await, Repository::start().await);
+    let admin = &running.admin;
+    repository.chart("widget", "1.0.0", &[crd("widgets.example.com", json!({}))]);
+    admin
+        .post("/operators", &registration(&repository))
+        .await
+        .expect(201);
+    version_is(admin, "Discovered", "").await;
+    let text = json!({"a": {"type": "string"}});
+    let gadgets = definition("gadgets.example.com", json!({})).to_string();
+    let files = [crd("widgets.example.com", text), ("crds/more.json", gadgets)];
+    repository.chart("widget", "1.0.0", &files);
+    admin
+        .ask("post", "/operators/widget/refresh", None, &[])
+        .await
+        .expect(200);
+    // What is new is there; what differs is named, and what was known stays.
+    let version = version_is(
+        admin,
+        "Discovered",
+        "widgets.example.com is known with another schema",
+    )
+    .await;
+    assert_eq!(
+        version["crdNames"],
+        json!(["gadgets.example.com", "widgets.example.com"])
+    );
+    running.server.stop().await;
+}
+
+#[tokio::test]
+async fn other_values_render_other_definitions() {
+    let folder = tempfile::tempdir().unwrap();
+    let helm = folder.path().join("helm");
+    let rendered = definition("widgets.example.com", json!({}));
+    // As Helm is called: template NAME CHART --values FILE.
+    let script = format!("#!/bin/sh\nif grep -q '\"crds\":true' \"$5\"; then echo '{rendered}'; fi\n");
+    std::fs::write(&helm, script).unwrap();
+    std::fs::set_permissions(&helm, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let running = Running::with(|settings| settings.helm = Some(helm)).await;
+    let (admin, repository) = (&running.admin, Repository::start().await);
+    let template = "{{ if .Values.crds }}\nkind: CustomResourceDefinition\n{{ end }}".to_owned();
+    repository.chart("widget", "1.0.0", &[("templates/crd.yaml", template)]);
+    admin
+        .post("/operators", &registration(&repository))
+        .await
+        .expect(201);
+    let version = version_is(admin, "Discovered", "").await;
+    assert_eq!(version["crdNames"], json!([]));
+    admin
+        .put("/operators/widget", &json!({"defaultValues": {"crds": true}}))
+        .await
+        .expect(200);
+    until("the definition is there", async || {
+        let got = admin.get("/operators/widget").await.expect(200);
+        (got.body["crdNames"] == json!(["widgets.example.com"])).then_some(())
+    })
+    .await;
+    running.server.stop().await;
+}
+
+#[tokio::test]
+async fn a_definition_that_the_newest_version_leaves_out_is_shown_as_removed() {
+    let (running, repository) = (Running::start().await, Repository::start().await);
+    let admin = &running.admin;
+    let file = |name: &str| definition(name, json!({})).to_string();
+    let both = [
+        ("crds/a.json", file("widgets.example.com")),
+        ("crds/b.json", file("gadgets.example.com")),
+    ];
+    repository.chart("widget", "1.0.0", &both);
+    repository.chart("widget", "1.1.0", &both[..1]);
+    repository.chart("widget", "2.0.0-rc.1", &[]);
+    admin
+        .post("/operators", &registration(&repository))
+        .await
+        .expect(201);
+    let status_of = async |name: &str| {
+        let got = admin.get(&format!("/crds/{name}")).await;
+        got.body["status"].as_str().unwrap_or_default().to_owned()
+    };
+    until("gadgets are removed", async || {
+        (status_of("gadgets.example.com").await == "Removed").then_some(())
+    })
+    .await;
+    assert_eq!(status_of("widgets.example.com").await, "Active");
+    let listed = admin.get("/crds?status=Removed").await.expect(200).body;
+    assert_eq!(
+        (&listed["total"], &listed["crds"][0]["name"]),
+        (&json!(1), &json!("gadgets.example.com"))
+    );
+    // The reason why it was deprecated is kept beside it.
+    let reason = json!({"reason": "widgets are better"});
+    let got = admin
+        .post("/crds/gadgets.example.com/deprecate", &reason)
+        .await
+        .expect(200);
+    assert_eq!(got.body["status"], "Removed");
+    repository.chart("widget", "1.2.0", &both);
+    admin
+        .ask("post", "/operators/widget/refresh", None, &[])
+        .await
+        .expect(200);
+    until("gadgets are back", async || {
+        (status_of("gadgets.example.com").await == "Deprecated").then_some(())
+    })
+    .await;
+    for action in ["crd.removed", "crd.returned"] {
+        let audit = admin.get(&format!("/audit?action={action}")).await.expect(200);
+        assert_eq!(audit.body["total"], 1, "{action}");
+    }
+    running.server.stop().await;
+}
+
+#[tokio::test]
+async fn what_cannot_be_kept_is_named_and_stops_nothing() {
+    let (running, repository) = (Running::start().await, Repository::start().await);
+    let admin = &running.admin;
+    let file = |name: &str, properties: Value| definition(name, properties).to_string();
+    repository.chart("widget", "1.0.0", &[crd("widgets.example.com", json!({}))]);
+    let zero = json!({"a": {"type": "string", "description": "zero \0 byte"}});
+    let files = [
+        ("crds/a.json", file("gadgets.example.com", zero)),
+        ("crds/b.json", file("widgets.example.com", json!({}))),
+        (
+            "crds/c.json",
+            file("things.example.com", json!({})).replace("\"things\"", "\"others\""),
+        ),
+    ];
+    repository.chart("widget", "1.1.0", &files);
+    let odd = json!({"appVersion": "9\09", "digest": "a\0b", "created": "-009999-01-02T00:00:00Z"});
+    repository.amend("widget", "1.1.0", &odd);
+    admin
+        .post("/operators", &registration(&repository))
+        .await
+        .expect(201);
+    let version = version_is(admin, "Discovered", "gadgets.example.com\" has a zero character").await;
+    assert_eq!(version["crdNames"], json!(["widgets.example.com"]));
+    let said = version["crdDiscoveryMessage"].as_str().unwrap();
+    assert!(said.contains("metadata.name is \"things.example.com\""), "{said}");
+    until("the version below is reached", async || {
+        let got = admin.get("/operators/widget/versions").await.expect(200);
+        (got.body["versions"][1]["crdDiscovery"] == "Discovered").then_some(())
+    })
+    .await;
+    running.server.stop().await;
+}
+
+#[tokio::test]
+async fn the_definitions_of_an_operator_that_is_gone_are_free() {
+    let (running, repository) = (Running::start().await, Repository::start().await);
+    let admin = &running.admin;
+    repository.chart("widget", "1.0.0", &[crd("widgets.example.com", json!({}))]);
+    let mut body = registration(&repository);
+    body["name"] = json!("before");
+    admin.post("/operators", &body).await.expect(201);
+    let owner = async || admin.get("/crds/widgets.example.com").await.body["operatorName"].clone();
+    until("it has the definition", async || {
+        (owner().await == "before").then_some(())
+    })
+    .await;
+    admin.delete("/operators/before").await.expect(204);
+    assert_eq!(owner().await, Value::Null);
+    body["name"] = json!("widget");
+    admin.post("/operators", &body).await.expect(201);
+    let version = version_is(admin, "Discovered", "").await;
+    assert_eq!(version["crdNames"], json!(["widgets.example.com"]));
+    assert_eq!(owner().await, "widget");
+    running.server.stop().await;
+}
+
+#[tokio::test]
+async fn a_chart_that_cannot_be_had_keeps_no_other_waiting() {
+    let (running, repository) = (Running::start().await, Repository::start().await);
+    let admin = &running.admin;
+    repository.chart("widget", "1.0.0", &[crd("widgets.example.com", json!({}))]);
+    repository.chart("widget", "1.1.0", &[]);
+    let elsewhere = json!({"urls": ["http://127.0.0.1:1/widget-1.1.0.tgz"]});
+    repository.amend("widget", "1.1.0", &elsewhere);
+    admin
+        .post("/operators", &registration(&repository))
+        .await
+        .expect(201);
+    version_is(admin, "Pending", "failed to reach").await;
+    until("the version below is reached", async || {
+        let got = admin.get("/operators/widget/versions").await.expect(200);
+        (got.body["versions"][1]["crdDiscovery"] == "Discovered").then_some(())
+    })
+    .await;
+    running.server.stop().await;
+}
