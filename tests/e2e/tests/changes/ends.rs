@@ -125,6 +125,12 @@ async fn what_the_policy_does_not_allow_is_rejected_by_name() -> anyhow::Result<
             json!({"replicas": {"omegaMeta": 2}}),
             "allowedFields",
         ),
+        (
+            &world,
+            "empty",
+            json!({"replicas": {"sigmaGuard": 3}, "autoScaling": {}}),
+            "schema",
+        ),
         (&world, "step", json!({"replicas": {"sigmaGuard": 4}}), "maxStep"),
         (&world, "bound", json!({"replicas": {"sigmaGuard": 9}}), "bounds"),
         (
