@@ -109,11 +109,17 @@ pub fn default(path: &str) -> Option<Value> {
 pub fn amount(value: &Value) -> Option<f64> {
     match value {
         Value::Number(number) => number.as_f64(),
-        Value::String(_) => {
-            gantry_kit::project::quantity(value).map(|thousandths| thousandths as f64 / 1000.0)
-        }
+        Value::String(_) => gantry_kit::project::nanos(value).map(|billionths| billionths as f64 / 1e9),
         _ => None,
     }
+}
+
+/// Whether a field's value is a number or a quantity.
+pub fn is_amount(path: &str) -> bool {
+    schema(path).is_some_and(|schema| {
+        schema["pattern"] == gantry_crds::schema::QUANTITY_PATTERN
+            || [json!("integer"), json!("number")].contains(&schema["type"])
+    })
 }
 
 /// Whether two values mean the same: `1` and `1.0`, `1Gi` and `1024Mi`.
