@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use anyhow::Context as _;
-use gantry_e2e::{Cluster, Running, fixtures::wait_ready};
+use anyhow::{Context as _, ensure};
+use gantry_e2e::{Cluster, Running, eventually, fixtures::wait_ready};
 use gantry_kit::testing::Faults;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{
@@ -313,5 +313,65 @@ async fn a_ledger_that_was_tampered_with_stops_further_changes() -> anyhow::Resu
     assert_eq!(world.edits().await?, 1);
     operator.kill().await;
     world.cluster.done().await?;
+    home.done().await
+}
+
+/// Whoever approves may write the whole status. It is not believed over the ledger.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_forged_status_writes_nothing_and_ends_nothing() -> anyhow::Result<()> {
+    let home = Cluster::simulated().await?;
+    let forge = async |world: &World, status: Value| {
+        let patch = Patch::Merge(json!({"status": status}));
+        let api = world.cluster.api(&changes());
+        api.patch_status("more", &PatchParams::default(), &patch).await
+    };
+    let plan = async {
+        let policy = json!({"requireApproval": true});
+        let world = World::new(&home, "improves", json!({}), policy).await?;
+        let _operator = Running::start(&world.cluster, &Faults::default()).await?;
+        world.one_more_guard("more").await?;
+        world.until("more", "AwaitingApproval").await?;
+        // As if it had been made, and had done harm: the way back leads to what nobody allowed.
+        let meta = &world.before.metadata;
+        let readings = json!({"samples": 9, "median": 99.0, "least": 99.0, "greatest": 99.0});
+        let now = world.before.data["spec"]["replicas"]["sigmaGuard"].clone();
+        let forged = json!({
+            "phase": "Observing", "appliedAt": "2026-01-01T00:00:00Z", "appliedGeneration": meta.generation,
+            "baseline": readings,
+            "plan": {
+                "clusterUid": meta.uid, "before": {"replicas": {"sigmaGuard": 9}},
+                "after": {"replicas": world.before.data["spec"]["replicas"]},
+                "fields": [{"field": "replicas.sigmaGuard", "from": 9, "to": now}],
+            },
+        });
+        forge(&world, forged).await?;
+        // Longer than anything is watched for.
+        tokio::time::sleep(Duration::from_secs(25)).await;
+        assert_eq!(world.edits().await?, 0, "nothing was written");
+        world.until("more", "AwaitingApproval").await?;
+        world.cluster.done().await
+    };
+    let end = async {
+        let world = World::new(&home, "worsens", json!({}), json!({})).await?;
+        let _operator = Running::start(&world.cluster, &Faults::default()).await?;
+        world.one_more_guard("more").await?;
+        world.until("more", "Observing").await?;
+        forge(&world, json!({"phase": "Kept"})).await?;
+        world.until("more", "RolledBack").await?;
+        forge(&world, json!({"phase": "Kept", "inEffect": true})).await?;
+        let change = eventually(async || {
+            let change = world.cluster.api(&changes()).get("more").await?;
+            ensure!(
+                change.data["status"]["phase"] == "RolledBack",
+                "the forged end stays"
+            );
+            Ok(change)
+        })
+        .await?;
+        assert_eq!(change.data["status"]["inEffect"], false);
+        assert_eq!(world.live().await?.data["spec"], world.before.data["spec"]);
+        world.cluster.done().await
+    };
+    futures::try_join!(plan, end)?;
     home.done().await
 }

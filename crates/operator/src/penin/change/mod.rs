@@ -6,6 +6,7 @@
 //! intent in the ledger before the cluster is written, the write carries a mark that says afterwards whether it was
 //! made, and a decision stands in the ledger before it is carried out. Each visit looks at these and goes on from there.
 
+mod belief;
 mod book;
 mod build;
 mod decide;
@@ -33,8 +34,9 @@ use gantry_crds::{
     penin::{ChangePhase, InfrastructureChange, InfrastructureChangeStatus, PeninOmegaCluster, Readings},
 };
 use gantry_kit::{Common, Context, Controller, ObjectKey, Outcome, Result, manager::Roots};
-use kube::Client;
+use kube::{Client, ResourceExt};
 
+use belief::Belief;
 pub use book::{
     Books, KEY_SECRET, LABEL as LEDGER_LABEL, Segment, audit, label as ledger_label, ledger_name,
 };
@@ -119,6 +121,19 @@ impl Changes {
         baselines.get(uid).cloned()
     }
 
+    /// Nothing more will happen: nothing is remembered, and nobody has to wake it.
+    fn over(
+        &self,
+        change: &InfrastructureChange,
+        context: &Context,
+        end: InfrastructureChangeStatus,
+    ) -> Outcome<InfrastructureChangeStatus> {
+        let key = ObjectKey::of(&change.metadata);
+        self.sampler.forget(&key);
+        context.links.forget(Self::NAME, &key);
+        status::ended(end)
+    }
+
     fn keep_baseline(&self, uid: &str, readings: Option<Readings>) {
         let mut baselines = self.baselines.lock().unwrap_or_else(PoisonError::into_inner);
         match readings {
@@ -158,10 +173,11 @@ impl Controller for Changes {
     ) -> Result<Outcome<InfrastructureChangeStatus>> {
         let known = change.status.clone().unwrap_or_default();
         if known.phase.is_some_and(ChangePhase::is_end) {
-            let key = ObjectKey::of(&change.metadata);
-            self.sampler.forget(&key);
-            context.links.forget(Self::NAME, &key);
-            return Ok(status::ended(known));
+            let page = observe::page(self, change, context).await?;
+            let uid = change.uid().unwrap_or_default();
+            if let Belief::Ended(end) = belief::believe(known.clone(), &page, &uid) {
+                return Ok(self.over(change, context, *end));
+            }
         }
         let Some(observed) = observe::observe(self, change, context).await? else {
             let message = format!("there is no PeninOmegaCluster {} here", change.spec.cluster());
@@ -178,19 +194,10 @@ impl Controller for Changes {
             context,
             observed,
         };
-        // The ledger knows better than a status that was lost, or read from a slow cache.
-        if let Some(end) = visit.observed.page.memory.ended(&visit.observed.uid) {
-            let mut end = end.clone();
-            end.approval = known.approval;
-            end.ledger_head = Some(visit.observed.page.head.to_string());
-            return Ok(status::ended(end));
-        }
-        let known = match visit.observed.page.memory.intended(&visit.observed.uid) {
-            Some(intended) if known.plan.is_none() => InfrastructureChangeStatus {
-                approval: known.approval,
-                ..intended.clone()
-            },
-            _ => known,
+        let known = match belief::believe(known.clone(), &visit.observed.page, &visit.observed.uid) {
+            Belief::Ended(end) => return Ok(self.over(change, context, *end)),
+            Belief::Doubt(fault) => return Ok(steps::broken(known, &fault)),
+            Belief::Going(going) => *going,
         };
         match known.phase.unwrap_or_default() {
             ChangePhase::Requested => visit.consider(known).await,

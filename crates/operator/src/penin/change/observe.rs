@@ -11,7 +11,7 @@ use kube::{
 use serde_json::json;
 
 use super::{
-    Changes,
+    Changes, belief,
     book::Page,
     decide::Watched,
     fields, identity,
@@ -48,7 +48,7 @@ pub async fn observe(
     if !started && controller.clusters.get(&cluster_key).is_none() {
         return Ok(None);
     }
-    let mut page = controller.books.page(&cluster_key, &context.caller).await?;
+    let mut page = page(controller, change, context).await?;
     if abandon(controller, &key, &cluster_key, &page, &uid, context).await? {
         page = controller.books.page(&cluster_key, &context.caller).await?;
     }
@@ -66,6 +66,19 @@ pub async fn observe(
         page,
         requested_by,
     }))
+}
+
+/// The ledger of a change's cluster, as far as the change has to know it.
+pub async fn page(controller: &Changes, change: &InfrastructureChange, context: &Context) -> Result<Page> {
+    let cluster_key = ObjectKey::new(change.namespace().unwrap_or_default(), change.spec.cluster());
+    let uid = change.uid().unwrap_or_default();
+    let page = controller.books.page(&cluster_key, &context.caller).await?;
+    let told = change.status.as_ref();
+    if told.is_some_and(|told| belief::contradicts(told, &page.memory, &uid)) {
+        controller.books.close(&cluster_key).await;
+        return controller.books.page(&cluster_key, &context.caller).await;
+    }
+    Ok(page)
 }
 
 /// A change whose object was deleted before it was judged stands in nobody's way; that it was left so is recorded.

@@ -19,7 +19,7 @@ use kube::{
 use serde_json::{Value, json};
 
 use super::{
-    Changes,
+    Changes, belief,
     build::{self, Mark},
     decide::{self, Decision, Watched},
     observe::{self, Observed},
@@ -139,12 +139,16 @@ impl Visit<'_> {
             };
             return self.reject(status, denied).await;
         };
-        match build::mark(&live, uid) {
-            // It was made, and the status was lost.
-            Mark::Applied => return self.applied(status, &live).await,
-            Mark::RolledBack => return self.watch(status).await,
-            Mark::None => {}
+        if page.memory.intended(uid).is_some() {
+            let made = || belief::as_intended(status.clone(), &page.memory, uid);
+            match build::mark(&live, uid) {
+                // It was made, and the status was lost.
+                Mark::Applied => return self.applied(made(), &live).await,
+                Mark::RolledBack => return self.watch(made()).await,
+                Mark::None => {}
+            }
         }
+        status.requested_by.clone_from(&self.observed.requested_by);
         if let Some(fault) = &page.fault {
             return Ok(broken(status, fault));
         }
@@ -526,7 +530,7 @@ const MEASURING: &str = "measuring how things are before the change";
 const MEASURED: &str = "how things are before the change is known";
 const OBSERVING: &str = "measuring the effect";
 
-fn broken(status: InfrastructureChangeStatus, fault: &str) -> Told {
+pub fn broken(status: InfrastructureChangeStatus, fault: &str) -> Told {
     let message = format!(
         "the ledger cannot be trusted: {fault}; see `gantry penin ledger verify`, then move its ConfigMaps away"
     );
