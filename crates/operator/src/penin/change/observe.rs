@@ -8,7 +8,7 @@ use kube::{
     api::PostParams,
     core::{ApiResource, DynamicObject},
 };
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{
     Changes, belief,
@@ -147,21 +147,32 @@ pub fn watched(
 }
 
 /// Whether whoever asked for a change could approve it as well.
-pub async fn may_approve(user: &str, namespace: &str, caller: &Caller) -> Result<bool> {
-    let review: SubjectAccessReview = serde_json::from_value(json!({"spec": {
-        "user": user,
-        "groups": identity::groups(user),
-        "resourceAttributes": {
-            "namespace": namespace, "verb": "patch", "group": "penin.ai",
-            "resource": "infrastructurechanges", "subresource": "status",
-        },
-    }}))
-    .unwrap_or_default();
+pub async fn may_approve(user: &str, change: &ObjectKey, caller: &Caller) -> Result<bool> {
     let api = Api::<SubjectAccessReview>::all(caller.client());
-    let params = PostParams::default();
-    let call = api.create(&params, &review);
-    let answer = caller.read(format!("ask what {user} may do"), call).await?;
-    Ok(answer.status.is_some_and(|status| status.allowed))
+    for review in reviews(user, change) {
+        let review: SubjectAccessReview = serde_json::from_value(review).unwrap_or_default();
+        let params = PostParams::default();
+        let call = api.create(&params, &review);
+        let answer = caller.read(format!("ask what {user} may do"), call).await?;
+        if answer.status.is_some_and(|status| status.allowed) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Every way to write the status of this very change: a role may name verbs, and objects.
+fn reviews(user: &str, change: &ObjectKey) -> impl Iterator<Item = Value> {
+    ["patch", "update"].into_iter().map(move |verb| {
+        json!({"spec": {
+            "user": user,
+            "groups": identity::groups(user),
+            "resourceAttributes": {
+                "namespace": change.namespace, "name": change.name, "verb": verb, "group": "penin.ai",
+                "resource": "infrastructurechanges", "subresource": "status",
+            },
+        }})
+    })
 }
 
 #[cfg(test)]
@@ -169,7 +180,6 @@ mod tests {
     use super::*;
     use gantry_crds::penin::FieldChange;
     use rstest::rstest;
-    use serde_json::Value;
 
     fn cluster(uid: &str, generation: i64, sigma_guard: i32, status: Value) -> DynamicObject {
         serde_json::from_value(json!({
@@ -213,5 +223,19 @@ mod tests {
             expected
         );
         assert_eq!(found.since_applied.as_secs(), if found.gone { 0 } else { 60 });
+    }
+
+    #[test]
+    fn every_way_to_approve_is_asked_about() {
+        let asked: Vec<Value> = reviews("alice", &ObjectKey::new("ns", "more")).collect();
+        let verbs: Vec<&Value> = asked
+            .iter()
+            .map(|review| &review["spec"]["resourceAttributes"]["verb"])
+            .collect();
+        assert_eq!(verbs, ["patch", "update"]);
+        for review in asked {
+            assert_eq!(review["spec"]["resourceAttributes"]["name"], "more");
+            serde_json::from_value::<SubjectAccessReview>(review).unwrap();
+        }
     }
 }

@@ -270,7 +270,7 @@ impl Visit<'_> {
             })),
             Some(Approved::Approved) => {
                 if let Some(user) = &status.requested_by
-                    && observe::may_approve(user, &self.observed.key.namespace, &self.context.caller).await?
+                    && observe::may_approve(user, &self.observed.key, &self.context.caller).await?
                 {
                     let message = format!(
                         "{user} asked for it and could have approved it too: take away its right to write \
