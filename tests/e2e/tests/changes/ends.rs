@@ -213,6 +213,24 @@ async fn a_manual_edit_wins_and_one_beside_it_makes_it_unclear() -> anyhow::Resu
         assert!(message.contains("replicas.sigmaGuard"), "{message}");
         world.cluster.done().await
     };
+    let applied = async {
+        let world = World::new(&home, "worsens", json!({}), json!({})).await?;
+        let _operator = Running::start(&world.cluster, &Faults::default()).await?;
+        world.one_more_guard("more").await?;
+        world.until("more", "Observing").await?;
+        // The same value, by somebody who will go on applying it.
+        let theirs = json!({
+            "apiVersion": "penin.ai/v1alpha1", "kind": "PeninOmegaCluster", "metadata": {"name": "demo"},
+            "spec": {"replicas": {"sigmaGuard": 3}},
+        });
+        let params = PatchParams::apply("argocd");
+        let api = world.cluster.api(&clusters());
+        api.patch("demo", &params, &Patch::Apply(theirs)).await?;
+        world.until("more", "Superseded").await?;
+        assert_eq!(world.live().await?.data["spec"]["replicas"]["sigmaGuard"], 3);
+        assert_eq!(world.edits().await?, 1, "the change only");
+        world.cluster.done().await
+    };
     let beside = async {
         let world = World::new(&home, "improves", json!({}), json!({})).await?;
         let _operator = Running::start(&world.cluster, &Faults::default()).await?;
@@ -226,7 +244,7 @@ async fn a_manual_edit_wins_and_one_beside_it_makes_it_unclear() -> anyhow::Resu
         assert_eq!(live.data["spec"]["replicas"]["sigmaGuard"], 2);
         world.cluster.done().await
     };
-    futures::try_join!(superseded, beside)?;
+    futures::try_join!(superseded, applied, beside)?;
     home.done().await
 }
 

@@ -14,7 +14,7 @@ use super::{
     Changes, belief,
     book::Page,
     decide::Watched,
-    fields, identity,
+    fields, identity, owners,
     record::{Body, Step},
 };
 use crate::penin::cluster::Clusters;
@@ -136,10 +136,20 @@ pub fn watched(
             .into_iter()
             .flatten()
             .any(|condition| condition["type"] == "Ready" && condition["status"] == "True");
+    let spec = &cluster.data["spec"];
+    let managed = cluster.metadata.managed_fields.clone().unwrap_or_default();
+    let mut edited = fields::edited(spec, plan);
+    // Whoever applies the very same value wants it as well. What had the value before may have had an owner already.
+    for (path, change) in fields::planned(plan) {
+        let changed = !fields::same(change.from.as_ref(), change.to.as_ref());
+        if changed && !edited.iter().any(|known| known == path) && !owners::of(&managed, path).is_empty() {
+            edited.push(path.to_owned());
+        }
+    }
     let seconds = applied.map_or(0, |(at, _)| now.as_second() - at.as_second());
     Watched {
         gone: false,
-        edited: fields::edited(&cluster.data["spec"], plan),
+        edited,
         edited_beside: applied.is_some_and(|(_, made)| generation != made),
         ready,
         since_applied: std::time::Duration::from_secs(u64::try_from(seconds).unwrap_or(0)),
@@ -223,6 +233,34 @@ mod tests {
             expected
         );
         assert_eq!(found.since_applied.as_secs(), if found.gone { 0 } else { 60 });
+    }
+
+    /// Somebody applies the value that the change gave the field: it is theirs from then on.
+    #[rstest]
+    #[case::ours("gantry-change-u", json!(2), 0)]
+    #[case::theirs("argocd", json!(2), 1)]
+    #[case::it_had_that_value_and_that_owner_before("argocd", json!(3), 0)]
+    fn an_owner_of_the_field_counts_as_an_edit(
+        #[case] manager: &str,
+        #[case] from: Value,
+        #[case] edited: usize,
+    ) {
+        let mut cluster = cluster("c", 4, 3, ready(4, "True"));
+        cluster.metadata.managed_fields = serde_json::from_value(json!([
+            {"manager": manager, "operation": "Apply", "fieldsV1": {"f:spec": {"f:replicas": {"f:sigmaGuard": {}}}}},
+        ]))
+        .unwrap();
+        let plan = ChangePlan {
+            cluster_uid: Some("c".into()),
+            fields: Some(vec![FieldChange {
+                field: Some("replicas.sigmaGuard".into()),
+                from: Some(from),
+                to: Some(json!(3)),
+            }]),
+            ..ChangePlan::default()
+        };
+        let found = watched(Some(&cluster), &plan, None, Timestamp::UNIX_EPOCH);
+        assert_eq!(found.edited.len(), edited, "{:?}", found.edited);
     }
 
     #[test]
