@@ -96,8 +96,7 @@ pub struct Changes {
     books: Arc<Books>,
     sources: measure::Sources,
     sampler: measure::Sampler,
-    /// What this process measured before changes that are about to be made, by their uid.
-    baselines: Mutex<HashMap<String, Readings>>,
+    baselines: Baselines,
 }
 
 impl Changes {
@@ -112,13 +111,8 @@ impl Changes {
             books,
             sources: measure::Sources::new(client, settings),
             sampler: measure::Sampler::default(),
-            baselines: Mutex::default(),
+            baselines: Baselines::default(),
         }
-    }
-
-    fn baseline(&self, uid: &str) -> Option<Readings> {
-        let baselines = self.baselines.lock().unwrap_or_else(PoisonError::into_inner);
-        baselines.get(uid).cloned()
     }
 
     /// Nothing more will happen: nothing is remembered, and nobody has to wake it.
@@ -130,16 +124,31 @@ impl Changes {
     ) -> Outcome<InfrastructureChangeStatus> {
         let key = ObjectKey::of(&change.metadata);
         self.sampler.forget(&key);
+        self.baselines.forget(&key);
         context.links.forget(Self::NAME, &key);
         status::ended(end)
     }
+}
 
-    fn keep_baseline(&self, uid: &str, readings: Option<Readings>) {
-        let mut baselines = self.baselines.lock().unwrap_or_else(PoisonError::into_inner);
-        match readings {
-            Some(readings) => baselines.insert(uid.to_owned(), readings),
-            None => baselines.remove(uid),
-        };
+/// What this process measured before changes that are about to be made, with their uid: names may be used again.
+#[derive(Default)]
+struct Baselines(Mutex<HashMap<ObjectKey, (String, Readings)>>);
+
+impl Baselines {
+    fn get(&self, key: &ObjectKey, uid: &str) -> Option<Readings> {
+        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (of, readings) = known.get(key)?;
+        (of == uid).then(|| readings.clone())
+    }
+
+    fn keep(&self, key: &ObjectKey, uid: &str, readings: Readings) {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        known.insert(key.clone(), (uid.to_owned(), readings));
+    }
+
+    fn forget(&self, key: &ObjectKey) {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        known.remove(key);
     }
 }
 
@@ -208,5 +217,22 @@ impl Controller for Changes {
 
     fn forget(&self, key: &ObjectKey) {
         self.sampler.forget(key);
+        self.baselines.forget(key);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_baseline_is_of_one_object_and_goes_with_it() {
+        let baselines = Baselines::default();
+        let key = ObjectKey::new("ns", "more");
+        baselines.keep(&key, "u-1", verdict::summary(&[0.5]));
+        assert!(baselines.get(&key, "u-1").is_some());
+        assert!(baselines.get(&key, "u-2").is_none(), "another of the same name");
+        baselines.forget(&key);
+        assert!(baselines.get(&key, "u-1").is_none());
     }
 }

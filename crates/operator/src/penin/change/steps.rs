@@ -193,8 +193,9 @@ impl Visit<'_> {
         status: &mut InfrastructureChangeStatus,
         live: &DynamicObject,
     ) -> Result<Option<Told>> {
-        let uid = &self.observed.uid;
-        if let Some(known) = self.controller.baseline(uid) {
+        let Observed { key, uid, .. } = &self.observed;
+        let baselines = &self.controller.baselines;
+        if let Some(known) = baselines.get(key, uid) {
             if status
                 .baseline
                 .as_ref()
@@ -215,8 +216,7 @@ impl Visit<'_> {
         let measured = self.measure("before", &policy, live).unwrap_or_default();
         if measured.readings.samples.unwrap_or(0) >= needed {
             self.controller.sampler.forget(&self.observed.key);
-            self.controller
-                .keep_baseline(uid, Some(measured.readings.clone()));
+            baselines.keep(key, uid, measured.readings.clone());
             status.baseline = Some(measured.readings);
             return Ok(Some(status::advanced(
                 status.clone(),
@@ -444,7 +444,7 @@ impl Visit<'_> {
         self.record(&mut status, Step::Ended, record::with_exact(detail, &exact))
             .await?;
         self.controller.sampler.forget(&self.observed.key);
-        self.controller.keep_baseline(&self.observed.uid, None);
+        self.controller.baselines.forget(&self.observed.key);
         Ok(status::ended(status))
     }
 
