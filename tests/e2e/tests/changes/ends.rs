@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use gantry_e2e::{Cluster, Running, eventually, fixtures::wait_ready};
-use gantry_kit::testing::Faults;
+use gantry_kit::{Options, testing::Faults};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{
     Api,
@@ -391,5 +391,44 @@ async fn a_forged_status_writes_nothing_and_ends_nothing() -> anyhow::Result<()>
         world.cluster.done().await
     };
     futures::try_join!(plan, end)?;
+    home.done().await
+}
+
+/// The newest stay to be looked at; the ledger keeps the rest.
+#[tokio::test(flavor = "multi_thread")]
+async fn changes_that_ended_long_ago_go_and_the_ledger_stays() -> anyhow::Result<()> {
+    let home = Cluster::simulated().await?;
+    let world = World::new(&home, "improves", json!({}), json!({})).await?;
+    let settings = gantry_operator::Settings {
+        kept_changes: 2,
+        ..gantry_e2e::operator::settings()
+    };
+    let faults = Faults::default();
+    let _operator = Running::start_with(&world.cluster, &faults, Options::default(), settings).await?;
+    for name in ["one", "two", "three"] {
+        world.ask(name, json!({"replicas": {"sigmaGuard": 2}})).await?;
+        world.until(name, "Rejected").await?;
+        // Ends are told apart by the second.
+        tokio::time::sleep(Duration::from_millis(1100)).await;
+    }
+    eventually(async || {
+        let left = world.cluster.list(&changes()).await?;
+        let mut names: Vec<_> = left
+            .into_iter()
+            .filter_map(|change| change.metadata.name)
+            .collect();
+        names.sort();
+        ensure!(names == ["three", "two"], "{names:?}");
+        Ok(())
+    })
+    .await?;
+    let ends = world
+        .steps()
+        .await?
+        .into_iter()
+        .filter(|step| step == "Ended")
+        .count();
+    assert_eq!(ends, 3);
+    world.cluster.done().await?;
     home.done().await
 }

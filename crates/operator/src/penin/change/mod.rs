@@ -19,6 +19,7 @@ mod observe;
 mod owners;
 mod policy;
 mod record;
+mod retention;
 mod status;
 mod steps;
 mod validate;
@@ -37,6 +38,7 @@ use gantry_kit::{Common, Context, Controller, ObjectKey, Outcome, Result, manage
 use kube::{Client, ResourceExt};
 
 use belief::Belief;
+use book::Page;
 pub use book::{
     Books, KEY_SECRET, LABEL as LEDGER_LABEL, Segment, audit, label as ledger_label, ledger_name,
 };
@@ -50,7 +52,7 @@ pub const RBAC: &[Rule] = &[
     Rule {
         group: "penin.ai",
         resources: &["infrastructurechanges"],
-        verbs: &["get", "list", "watch", "create", "patch"],
+        verbs: &["get", "list", "watch", "create", "patch", "delete"],
     },
     Rule {
         group: "penin.ai",
@@ -93,6 +95,9 @@ pub const HOME_RBAC: &[Rule] = &[Rule {
 
 pub struct Changes {
     clusters: Arc<Roots<PeninOmegaCluster>>,
+    changes: Arc<Roots<InfrastructureChange>>,
+    /// Changes of a cluster that stay after their end.
+    kept: usize,
     books: Arc<Books>,
     sources: measure::Sources,
     sampler: measure::Sampler,
@@ -104,10 +109,13 @@ impl Changes {
         client: Client,
         settings: &Settings,
         clusters: Arc<Roots<PeninOmegaCluster>>,
+        changes: Arc<Roots<InfrastructureChange>>,
         books: Arc<Books>,
     ) -> Self {
         Self {
             clusters,
+            changes,
+            kept: settings.kept_changes,
             books,
             sources: measure::Sources::new(client, settings),
             sampler: measure::Sampler::default(),
@@ -115,18 +123,24 @@ impl Changes {
         }
     }
 
-    /// Nothing more will happen: nothing is remembered, and nobody has to wake it.
-    fn over(
+    /// Nothing more will happen: nothing is remembered, nobody has to wake it, and older ones may go.
+    async fn over(
         &self,
         change: &InfrastructureChange,
         context: &Context,
+        page: &Page,
         end: InfrastructureChangeStatus,
-    ) -> Outcome<InfrastructureChangeStatus> {
+    ) -> Result<Outcome<InfrastructureChangeStatus>> {
         let key = ObjectKey::of(&change.metadata);
+        let cluster = ObjectKey::new(key.namespace.clone(), change.spec.cluster());
+        // Nothing is removed on the word of a ledger that is broken.
+        if page.fault.is_none() {
+            retention::sweep(&self.changes, &cluster, self.kept, &page.memory, context).await?;
+        }
         self.sampler.forget(&key);
         self.baselines.forget(&key);
         context.links.forget(Self::NAME, &key);
-        status::ended(end)
+        Ok(status::ended(end))
     }
 }
 
@@ -185,7 +199,7 @@ impl Controller for Changes {
             let page = observe::page(self, change, context).await?;
             let uid = change.uid().unwrap_or_default();
             if let Belief::Ended(end) = belief::believe(known.clone(), &page, &uid) {
-                return Ok(self.over(change, context, *end));
+                return self.over(change, context, &page, *end).await;
             }
         }
         let Some(observed) = observe::observe(self, change, context).await? else {
@@ -204,7 +218,7 @@ impl Controller for Changes {
             observed,
         };
         let known = match belief::believe(known.clone(), &visit.observed.page, &visit.observed.uid) {
-            Belief::Ended(end) => return Ok(self.over(change, context, *end)),
+            Belief::Ended(end) => return self.over(change, context, &visit.observed.page, *end).await,
             Belief::Doubt(fault) => return Ok(steps::broken(known, &fault)),
             Belief::Going(going) => *going,
         };
