@@ -20,6 +20,7 @@ pub mod error;
 pub mod leader;
 pub mod manager;
 pub mod metrics;
+pub mod names;
 pub mod pods;
 pub mod probe;
 pub mod project;

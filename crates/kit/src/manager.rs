@@ -34,7 +34,7 @@ use crate::{
     error::Result,
     leader::{Elector, Fence, LeaseOptions},
     metrics::Metrics,
-    pods::{INSTANCE_LABEL, NAME_LABEL, PodSummary},
+    pods::{self, INSTANCE_LABEL, NAME_LABEL, PodSummary},
     queue::Queue,
     references::{References, Source},
     store::{Cached, NamespaceFacts, ObjectKey, Store, controller_owner},
@@ -101,14 +101,29 @@ impl ChildResource {
 /// The queues of all controllers, by name and by the kind they look after.
 #[derive(Default)]
 pub struct Wakers {
-    queues: RwLock<HashMap<String, (Arc<Queue>, &'static str)>>,
+    queues: RwLock<HashMap<String, Waker>>,
+}
+
+struct Waker {
+    controller: &'static str,
+    queue: Arc<Queue>,
+    /// The root that a label means.
+    root: Box<dyn Fn(ObjectKey) -> ObjectKey + Send + Sync>,
 }
 
 impl Wakers {
     pub fn wake(&self, controller: &str, key: ObjectKey) {
         let queues = self.queues.read().unwrap_or_else(PoisonError::into_inner);
-        if let Some((queue, _)) = queues.values().find(|(_, name)| *name == controller) {
-            queue.add(key);
+        if let Some(waker) = queues.values().find(|waker| waker.controller == controller) {
+            waker.queue.add(key);
+        }
+    }
+
+    /// Wakes the root that the labels of a pod or child name.
+    fn wake_labelled(&self, controller: &str, key: ObjectKey) {
+        let queues = self.queues.read().unwrap_or_else(PoisonError::into_inner);
+        if let Some(waker) = queues.values().find(|waker| waker.controller == controller) {
+            waker.queue.add((waker.root)(key));
         }
     }
 
@@ -119,21 +134,28 @@ impl Wakers {
             let json = child.json().unwrap_or_default();
             let label = |name: &str| json["metadata"]["labels"][name].as_str();
             if let (Some(controller), Some(root)) = (label(NAME_LABEL), label(INSTANCE_LABEL)) {
-                self.wake(controller, ObjectKey::new(child.key().namespace, root));
+                self.wake_labelled(controller, ObjectKey::new(child.key().namespace, root));
             }
             return;
         };
         let group = owner.api_version.split_once('/').map_or("", |(group, _)| group);
         let queues = self.queues.read().unwrap_or_else(PoisonError::into_inner);
-        if let Some((queue, _)) = queues.get(&format!("{}.{group}", owner.kind)) {
-            queue.add(ObjectKey::new(child.key().namespace, owner.name.clone()));
+        if let Some(waker) = queues.get(&format!("{}.{group}", owner.kind)) {
+            waker
+                .queue
+                .add(ObjectKey::new(child.key().namespace, owner.name.clone()));
         }
     }
 
-    fn register<C: Controller>(&self, queue: Arc<Queue>) {
+    fn register<C: Controller>(&self, queue: Arc<Queue>, store: Arc<Roots<C::Kind>>) {
         let kind = format!("{}.{}", C::Kind::kind(&()), C::Kind::group(&()));
         let mut queues = self.queues.write().unwrap_or_else(PoisonError::into_inner);
-        queues.insert(kind, (queue, C::NAME));
+        let waker = Waker {
+            controller: C::NAME,
+            queue,
+            root: Box::new(move |key| pods::labelled(&store, key)),
+        };
+        queues.insert(kind, waker);
     }
 }
 
@@ -233,7 +255,7 @@ impl Manager {
     pub fn add<C: Controller>(&mut self, controller: C) {
         let queue = Arc::new(Queue::default());
         let store = self.roots::<C::Kind>();
-        self.wakers.register::<C>(queue.clone());
+        self.wakers.register::<C>(queue.clone(), store.clone());
         for namespace in self.scopes() {
             let api = match &namespace {
                 Some(namespace) => Api::namespaced(self.client.clone(), namespace),
@@ -415,7 +437,7 @@ impl Manager {
                     .run(|pod| {
                         if let Some((controller, root)) = pod.root() {
                             links.changed(SHARED, root.clone());
-                            wakers.wake(controller, root);
+                            wakers.wake_labelled(controller, root);
                         }
                     })
                     .await;

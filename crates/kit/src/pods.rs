@@ -6,13 +6,17 @@ use k8s_openapi::{
     jiff::Timestamp,
 };
 
-use crate::store::{Cached, ObjectKey};
+use crate::{
+    names::label_value,
+    store::{Cached, ObjectKey, Store},
+};
 
 /// On a pod: the controller that is responsible for it.
 pub const NAME_LABEL: &str = "app.kubernetes.io/name";
 /// On a pod: which part of its root it is, where a root has several workloads.
 pub const COMPONENT_LABEL: &str = "app.kubernetes.io/component";
-/// On a pod: the root object that it belongs to.
+/// On a pod: the root object that it belongs to, shortened where its name is too long for a label
+/// ([`label_value`]).
 pub const INSTANCE_LABEL: &str = "app.kubernetes.io/instance";
 
 pub struct PodSummary {
@@ -38,9 +42,20 @@ pub struct ContainerSummary {
     pub ended: Option<(String, i32, String)>,
 }
 
-/// What pods of one root are indexed by.
+/// What pods of one root are indexed by, whether its name is given as it is or as a label has it.
 pub fn index(controller: &str, root: &ObjectKey) -> String {
-    format!("{controller} {root}")
+    format!("{controller} {}/{}", root.namespace, label_value(&root.name))
+}
+
+/// The object that a key with a label's name means: itself, or the one whose name was shortened to it.
+pub(crate) fn labelled<T: Cached>(store: &Store<T>, key: ObjectKey) -> ObjectKey {
+    let digest = key.name.rsplit_once('-').map_or("", |(_, digest)| digest);
+    if digest.len() != 8 || store.get(&key).is_some() {
+        return key;
+    }
+    let mut keys = store.keys().into_iter();
+    let long = keys.find(|known| known.namespace == key.namespace && label_value(&known.name) == key.name);
+    long.unwrap_or(key)
 }
 
 impl PodSummary {
@@ -98,6 +113,7 @@ impl PodSummary {
         self.meta.deletion_timestamp.is_some()
     }
 
+    /// Controller and root, by the name that the label has.
     pub(crate) fn root(&self) -> Option<(&str, ObjectKey)> {
         let namespace = self.meta.namespace.clone()?;
         (!self.instance.is_empty()).then(|| {
@@ -142,5 +158,51 @@ fn summarize(status: &ContainerStatus, init: bool) -> ContainerSummary {
             )
         }),
         ended: ended(&state).or_else(|| status.last_state.as_ref().and_then(ended)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn pods_are_found_by_names_too_long_for_a_label() {
+        let store = Store::default();
+        let root = ObjectKey::new("ns", "n".repeat(100));
+        let pod: Pod = serde_json::from_value(json!({"metadata": {
+            "name": "p", "namespace": "ns", "uid": "1",
+            "labels": {NAME_LABEL: "agent", INSTANCE_LABEL: label_value(&root.name)},
+        }}))
+        .unwrap();
+        store.put(PodSummary::new(pod));
+        assert_eq!(store.owned_by(&index("agent", &root)).len(), 1);
+        let other = ObjectKey::new("ns", "n".repeat(99));
+        assert!(store.owned_by(&index("agent", &other)).is_empty());
+    }
+
+    #[test]
+    fn a_label_means_the_object_whose_name_it_shortens() {
+        struct Root(ObjectMeta);
+        impl Cached for Root {
+            fn meta(&self) -> &ObjectMeta {
+                &self.0
+            }
+        }
+        let store = Store::default();
+        let long = "n".repeat(100);
+        let alike = format!("{}-0123abcd", "m".repeat(20));
+        for name in [&long, &alike] {
+            store.put(Root(ObjectMeta {
+                name: Some(name.clone()),
+                namespace: Some("ns".into()),
+                ..ObjectMeta::default()
+            }));
+        }
+        let found = |namespace: &str, name: &str| labelled(&store, ObjectKey::new(namespace, name)).name;
+        assert_eq!(found("ns", &label_value(&long)), long);
+        assert_eq!(found("ns", &alike), alike);
+        assert_eq!(found("other", &label_value(&long)), label_value(&long));
+        assert_eq!(found("ns", "short"), "short");
     }
 }

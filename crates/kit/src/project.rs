@@ -91,45 +91,95 @@ fn is_empty(value: &Value) -> bool {
 }
 
 fn same_quantity(live: &Value, wish: &Value) -> bool {
-    match (quantity(live), quantity(wish)) {
+    match (nanos(live), nanos(wish)) {
         (Some(live), Some(wish)) => live == wish,
         _ => false,
     }
 }
 
-/// A Kubernetes quantity in thousandths, or nothing when it is none.
+/// A Kubernetes quantity in thousandths, or nothing when it is none. Less than one counts as one, as Kubernetes does.
 pub fn quantity(value: &Value) -> Option<i128> {
+    let nanos = nanos(value)?;
+    Some(nanos.signum() * up(nanos.abs(), 1_000_000))
+}
+
+/// A Kubernetes quantity in billionths, which is as fine as Kubernetes reckons; or nothing when it is none, or too large
+/// to be any amount of anything.
+pub fn nanos(value: &Value) -> Option<i128> {
     let text = match value {
         Value::String(text) => text.clone(),
         Value::Number(number) => number.to_string(),
         _ => return None,
     };
-    let digits_end = text
-        .find(|c: char| !c.is_ascii_digit() && !"+-.".contains(c))
-        .unwrap_or(text.len());
-    let (number, suffix) = text.split_at(digits_end);
-    let factor: i128 = match suffix {
-        "m" => 1,
-        "" => 1_000,
-        "k" => 1_000_000,
-        "M" => 1_000_000_000,
-        "G" => 1_000_000_000_000,
-        "T" => 1_000_000_000_000_000,
-        "P" => 1_000_000_000_000_000_000,
-        "Ki" => 1_000 << 10,
-        "Mi" => 1_000 << 20,
-        "Gi" => 1_000 << 30,
-        "Ti" => 1_000 << 40,
-        "Pi" => 1_000 << 50,
-        _ => return None,
+    let (sign, text) = match text.split_at_checked(1) {
+        Some(("-", rest)) => (-1, rest),
+        Some(("+", rest)) => (1, rest),
+        _ => (1, text.as_str()),
     };
+    let number_end = text
+        .find(|c: char| !c.is_ascii_digit() && c != '.')
+        .unwrap_or(text.len());
+    let (number, suffix) = text.split_at(number_end);
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
-    if fraction.len() > 9 || (whole.is_empty() && fraction.is_empty()) {
+    if fraction.contains('.') || (whole.is_empty() && fraction.is_empty()) {
         return None;
     }
-    let scale = 10_i128.pow(fraction.len() as u32);
-    let unscaled: i128 = format!("{whole}{fraction}").parse().ok()?;
-    Some(unscaled.checked_mul(factor)? / scale)
+    let (factor, divisor) = scale(suffix)?;
+    // Digits that are too fine to reckon with count as one of the last that is not.
+    let mut digits = format!("{whole}{fraction}");
+    let mut places = fraction.len();
+    let mut rounded = 0;
+    loop {
+        let exact = digits.parse::<i128>().ok().and_then(|unscaled| {
+            let divisor = divisor.checked_mul(10_i128.checked_pow(u32::try_from(places).ok()?)?)?;
+            let amount = unscaled.checked_add(rounded)?.checked_mul(factor)?;
+            Some(sign * up(amount, divisor))
+        });
+        if exact.is_some() || places == 0 {
+            return exact;
+        }
+        let dropped = digits.pop();
+        rounded = i128::from(rounded > 0 || dropped != Some('0'));
+        places -= 1;
+    }
+}
+
+/// A quotient of what is not negative, rounded up.
+fn up(amount: i128, divisor: i128) -> i128 {
+    amount / divisor + i128::from(amount % divisor > 0)
+}
+
+/// What a number with this suffix is multiplied by and divided by to be billionths.
+fn scale(suffix: &str) -> Option<(i128, i128)> {
+    const ONE: i128 = 1_000_000_000;
+    let decimal = |power: u32| Some((10_i128.checked_pow(power)?, 1));
+    match suffix {
+        "n" => decimal(0),
+        "u" => decimal(3),
+        "m" => decimal(6),
+        "" => decimal(9),
+        "k" => decimal(12),
+        "M" => decimal(15),
+        "G" => decimal(18),
+        "T" => decimal(21),
+        "P" => decimal(24),
+        "E" => decimal(27),
+        "Ki" => Some((ONE << 10, 1)),
+        "Mi" => Some((ONE << 20, 1)),
+        "Gi" => Some((ONE << 30, 1)),
+        "Ti" => Some((ONE << 40, 1)),
+        "Pi" => Some((ONE << 50, 1)),
+        "Ei" => Some((ONE << 60, 1)),
+        _ => {
+            let power: i32 = suffix.strip_prefix(['e', 'E'])?.parse().ok()?;
+            let factor = 10_i128.checked_pow(power.unsigned_abs())?;
+            Some(if power < 0 {
+                (ONE, factor)
+            } else {
+                (ONE.checked_mul(factor)?, 1)
+            })
+        }
+    }
 }
 
 #[cfg(test)]
@@ -169,6 +219,16 @@ mod tests {
     #[case("0.5", "500m")]
     #[case("1.5Gi", "1536Mi")]
     #[case("1e3", "1e3")]
+    #[case("1e3", "1k")]
+    #[case("2E3", "2000")]
+    #[case("15e-1", "1500m")]
+    #[case("3E", "3000P")]
+    #[case("7Ei", "7168Pi")]
+    #[case("+1", "1")]
+    #[case("5u", "5000n")]
+    #[case("0.1", "0.10000000000000000000000000000000000000000000000000")]
+    #[case("1.5Ei", "1536Pi")]
+    #[case("0.0000000001", "1n")]
     fn quantities_are_equal_by_value(#[case] one: &str, #[case] other: &str) {
         assert!(covers(&json!(one), &json!(other)));
     }
@@ -178,7 +238,28 @@ mod tests {
     #[case("abc")]
     #[case("1Zi")]
     #[case("1.2.3")]
+    #[case("1-2")]
+    #[case("-")]
+    #[case("1e")]
+    #[case("1e1.5")]
+    #[case("1e99")]
     fn rubbish_is_no_quantity(#[case] text: &str) {
         assert_eq!(quantity(&json!(text)), None);
+    }
+
+    #[rstest]
+    #[case("1500m", 1500)]
+    #[case("-1500m", -1500)]
+    #[case("1n", 1)]
+    #[case("1e3", 1_000_000)]
+    #[case("0.33333333333333333333333333333333333333333333", 334)]
+    #[case("123456789012.00000000000000000000000000000000000001", 123_456_789_012_001)]
+    fn quantities_are_told_in_thousandths(#[case] text: &str, #[case] expected: i128) {
+        assert_eq!(quantity(&json!(text)), Some(expected));
+    }
+
+    #[test]
+    fn the_finest_amounts_differ() {
+        assert!(!covers(&json!("1n"), &json!("2n")));
     }
 }

@@ -104,17 +104,30 @@ pub struct Store<T> {
 }
 
 struct Inner<T> {
-    objects: HashMap<ObjectKey, Arc<T>>,
+    objects: HashMap<ObjectKey, Known<T>>,
+    /// How often anything was taken in.
+    puts: u64,
     by_owner: HashMap<String, BTreeSet<ObjectKey>>,
     deleted: HashSet<String>,
     deleted_order: VecDeque<String>,
 }
+
+struct Known<T> {
+    object: Arc<T>,
+    /// Which of the puts it was.
+    put: u64,
+}
+
+/// A moment in the life of a store.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Moment(u64);
 
 impl<T> Default for Store<T> {
     fn default() -> Self {
         Self {
             inner: RwLock::new(Inner {
                 objects: HashMap::new(),
+                puts: 0,
                 by_owner: HashMap::new(),
                 deleted: HashSet::new(),
                 deleted_order: VecDeque::new(),
@@ -125,7 +138,7 @@ impl<T> Default for Store<T> {
 
 impl<T: Cached> Store<T> {
     pub fn get(&self, key: &ObjectKey) -> Option<Arc<T>> {
-        self.read().objects.get(key).cloned()
+        self.read().objects.get(key).map(|known| known.object.clone())
     }
 
     /// Every object that is indexed by this owner.
@@ -134,7 +147,8 @@ impl<T: Cached> Store<T> {
         let keys = inner.by_owner.get(uid);
         keys.into_iter()
             .flatten()
-            .filter_map(|key| inner.objects.get(key).cloned())
+            .filter_map(|key| inner.objects.get(key))
+            .map(|known| known.object.clone())
             .collect()
     }
 
@@ -146,9 +160,9 @@ impl<T: Cached> Store<T> {
     pub fn in_namespace(&self, namespace: &str) -> Vec<Arc<T>> {
         let inner = self.read();
         let mut found = Vec::new();
-        for (key, object) in &inner.objects {
+        for (key, known) in &inner.objects {
             if key.namespace == namespace {
-                found.push(object.clone());
+                found.push(known.object.clone());
             }
         }
         found
@@ -172,8 +186,8 @@ impl<T: Cached> Store<T> {
             return false;
         }
         if let Some(known) = inner.objects.get(&key) {
-            let same_object = known.meta().uid == object.meta().uid;
-            if same_object && version(known.meta()) >= version(object.meta()) {
+            let known = known.object.meta();
+            if known.uid == object.meta().uid && version(known) >= version(object.meta()) {
                 return false;
             }
         }
@@ -181,7 +195,9 @@ impl<T: Cached> Store<T> {
         if let Some(owner) = object.owner() {
             inner.by_owner.entry(owner).or_default().insert(key.clone());
         }
-        inner.objects.insert(key, object);
+        inner.puts += 1;
+        let put = inner.puts;
+        inner.objects.insert(key, Known { object, put });
         true
     }
 
@@ -193,31 +209,37 @@ impl<T: Cached> Store<T> {
             inner.remember_deletion(uid.clone());
         }
         let known = inner.objects.get(&key)?;
-        if known.meta().uid != meta.uid {
+        if known.object.meta().uid != meta.uid {
             return None;
         }
         inner.unlink_owner(&key);
-        inner.objects.remove(&key)
+        inner.objects.remove(&key).map(|known| known.object)
     }
 
-    /// After a fresh list of `namespace` (all of them when `None`): forgets what the list did not hold.
-    /// `newest` is the highest version in that list; an object written after it is kept.
-    pub fn retain(&self, namespace: Option<&str>, seen: &HashSet<ObjectKey>, newest: u64) -> Vec<Arc<T>> {
+    /// Now; what is put from here on is newer.
+    pub fn now(&self) -> Moment {
+        Moment(self.read().puts)
+    }
+
+    /// After a fresh list of `namespace` (all of them when `None`) that was begun at `since`: forgets what the list did
+    /// not hold. Only what was put since may be newer than the list. Versions do not tell: what was changed last and
+    /// then deleted has a higher one than anything in the list.
+    pub fn retain(&self, namespace: Option<&str>, seen: &HashSet<ObjectKey>, since: Moment) -> Vec<Arc<T>> {
         let mut inner = self.write();
         let gone: Vec<ObjectKey> = inner
             .objects
             .iter()
-            .filter(|(key, object)| {
+            .filter(|(key, known)| {
                 namespace.is_none_or(|namespace| key.namespace == namespace)
                     && !seen.contains(*key)
-                    && (newest == 0 || version(object.meta()) <= newest)
+                    && known.put <= since.0
             })
             .map(|(key, _)| key.clone())
             .collect();
         gone.iter()
             .filter_map(|key| {
                 inner.unlink_owner(key);
-                inner.objects.remove(key)
+                inner.objects.remove(key).map(|known| known.object)
             })
             .collect()
     }
@@ -233,7 +255,7 @@ impl<T: Cached> Store<T> {
 
 impl<T: Cached> Inner<T> {
     fn unlink_owner(&mut self, key: &ObjectKey) {
-        let Some(owner) = self.objects.get(key).and_then(|object| object.owner()) else {
+        let Some(owner) = self.objects.get(key).and_then(|known| known.object.owner()) else {
             return;
         };
         if let Some(keys) = self.by_owner.get_mut(&owner) {
@@ -352,15 +374,24 @@ mod tests {
     }
 
     #[test]
-    fn a_fresh_list_forgets_what_it_lacks_but_not_what_is_newer() {
+    fn a_fresh_list_forgets_what_it_lacks_but_not_what_was_put_meanwhile() {
         let store = Store::default();
         store.put(thing("old", "1", 5, None));
         store.put(thing("kept", "2", 6, None));
-        store.put(thing("written-since", "3", 50, None));
+        // Changed last, and deleted while nobody watched.
+        store.put(thing("ghost", "3", 50, Some("o1")));
+        let begun = store.now();
+        store.put(thing("written-since", "4", 60, None));
         let seen = HashSet::from([ObjectKey::new("ns", "kept")]);
-        let gone = store.retain(None, &seen, 10);
-        assert_eq!(gone.len(), 1);
-        assert_eq!(gone[0].0.name.as_deref(), Some("old"));
-        assert!(store.retain(Some("other"), &HashSet::new(), 100).is_empty());
+        assert!(store.retain(Some("other"), &HashSet::new(), begun).is_empty());
+        let mut gone: Vec<_> = store
+            .retain(None, &seen, begun)
+            .iter()
+            .map(|gone| gone.0.name.clone())
+            .collect();
+        gone.sort();
+        assert_eq!(gone, [Some("ghost".to_owned()), Some("old".to_owned())]);
+        assert!(store.owned_by("o1").is_empty());
+        assert_eq!(store.len(), 2);
     }
 }

@@ -18,7 +18,7 @@ use crate::{
     admin::Gate,
     error,
     metrics::Metrics,
-    store::{Cached, ObjectKey, Store, version},
+    store::{Cached, Moment, ObjectKey, Store},
 };
 
 /// How long a watch that failed waits before it looks again. kube's own waits up to a minute after a handful of
@@ -55,20 +55,20 @@ where
     pub async fn run(self, changed: impl Fn(&Arc<T>) + Send) {
         let mut events = pin!(watcher(self.api.clone(), self.config.clone()).backoff(retries()));
         let mut seen = HashSet::new();
-        let mut newest = 0;
+        let mut begun = Moment::default();
         while let Some(event) = events.next().await {
             match event {
                 Ok(watcher::Event::Init) => {
                     seen.clear();
-                    newest = 0;
+                    // The list is asked for after this.
+                    begun = self.store.now();
                 }
                 Ok(watcher::Event::InitApply(object)) => {
-                    newest = newest.max(version(object.meta()));
                     seen.insert(ObjectKey::of(object.meta()));
                     self.take(object, &changed);
                 }
                 Ok(watcher::Event::InitDone) => {
-                    for gone in self.store.retain(self.namespace.as_deref(), &seen, newest) {
+                    for gone in self.store.retain(self.namespace.as_deref(), &seen, begun) {
                         changed(&gone);
                     }
                     seen.clear();

@@ -80,11 +80,12 @@ pub async fn manager(client: Client, options: Options, metrics: Metrics, setting
     ));
     let kinds = penin::cluster::Kinds { autoscaler, budget };
     let books = Arc::new(penin::change::Books::new(settings.namespace.clone()));
-    let clusters = manager.roots();
+    let (clusters, changes) = (manager.roots(), manager.roots());
     manager.add(penin::change::Changes::new(
         client.clone(),
         &settings,
         clusters,
+        changes,
         books.clone(),
     ));
     if let Some(address) = settings.changes_address {

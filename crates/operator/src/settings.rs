@@ -39,6 +39,8 @@ pub struct Settings {
     pub changes_address: Option<SocketAddr>,
     /// The audience that tokens of requests must be made for.
     pub changes_audience: String,
+    /// Changes of a cluster that stay after they have ended, the newest; the ledger knows them all.
+    pub kept_changes: usize,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -83,6 +85,7 @@ impl Default for Settings {
             prometheus_url: String::new(),
             changes_address: None,
             changes_audience: "gantry-changes".to_owned(),
+            kept_changes: 100,
         }
     }
 }
@@ -132,6 +135,7 @@ impl Settings {
                 })
                 .transpose()?,
             changes_audience: or("GANTRY_CHANGES_AUDIENCE", defaults.changes_audience),
+            kept_changes: defaults.kept_changes,
             gateway,
             namespace,
             reach,

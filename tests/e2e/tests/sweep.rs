@@ -9,7 +9,10 @@ use gantry_e2e::{
     fixtures::{self, Fixture, wait_ready},
     snapshot::{self, Snapshot},
 };
-use gantry_kit::testing::{Fault, Faults, Rule};
+use gantry_kit::{
+    store::version,
+    testing::{Fault, Faults, Rule},
+};
 use http::Method;
 use serde_json::Value;
 
@@ -146,6 +149,48 @@ async fn watches_that_break_or_expire_miss_nothing() -> anyhow::Result<()> {
             cluster.done().await?;
         }
         Ok(())
+    })
+    .await?;
+    home.done().await
+}
+
+/// A watch expires with the very event that a child was deleted by: only the fresh list tells, by what it lacks. The child
+/// is the one that was changed last, so that nothing in the list is newer.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_child_that_was_deleted_while_nobody_watched_comes_back() -> anyhow::Result<()> {
+    let home = Cluster::simulated().await?;
+    fixtures::each(async |fixture| {
+        let cluster = home.in_new_namespace().await?;
+        let first = Running::start(&cluster, &Faults::default()).await?;
+        cluster.apply(&fixture.resource, &fixture.base).await?;
+        let expected = settled(&cluster, fixture).await?;
+        first.kill().await;
+        let faults = Faults::default();
+        let watches = Rule::new(Fault::ExpireWatch(0)).on(Method::GET, "/deployments?&watch=true");
+        faults.inject(watches.times(1000));
+        let second = Running::start(&cluster, &faults).await?;
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        let kind = &snapshot::child_kinds()[0];
+        let children = cluster.list(kind).await?;
+        let newest = children
+            .iter()
+            .max_by_key(|child| version(&child.metadata))
+            .context("a Deployment")?;
+        let name = newest.metadata.name.clone().context("name")?;
+        cluster.delete(kind, &name).await?;
+        eventually(async || {
+            let found = cluster.api(kind).get(&name).await?;
+            ensure!(
+                found.metadata.uid != newest.metadata.uid,
+                "the old one is still there"
+            );
+            Ok(())
+        })
+        .await
+        .with_context(|| format!("Deployment {name} was deleted"))?;
+        assert_same(&settled(&cluster, fixture).await?, &expected, "in the end");
+        second.kill().await;
+        cluster.done().await
     })
     .await?;
     home.done().await

@@ -213,9 +213,19 @@ async fn read(which: Which) -> anyhow::Result<(Record, String)> {
 /// Tells what was found, and whether it is good.
 fn report(name: &str, record: &Record, since: &[Head], trusted: bool) -> bool {
     match check(name, record, since) {
-        Ok((head, key)) => {
-            println!("ledger {name}: {} entries, head {head}", record.lines.len());
-            match key {
+        Ok(proven) => {
+            println!(
+                "ledger {name}: {} entries, head {}",
+                record.lines.len(),
+                proven.head
+            );
+            if proven.absent > 0 {
+                println!(
+                    "entries 1 to {} are absent, and nothing is proven of them; a head that you kept vouches for what follows",
+                    proven.absent
+                );
+            }
+            match proven.key {
                 Some(key) if trusted => println!("every head was signed by key {key}, which you trust"),
                 Some(key) => println!(
                     "every head was signed by key {key}, which the record itself names: compare it with the one you know"
@@ -231,8 +241,18 @@ fn report(name: &str, record: &Record, since: &[Head], trusted: bool) -> bool {
     }
 }
 
-/// The newest head, and the name of the key that signed; or what is wrong.
-fn check(name: &str, record: &Record, since: &[Head]) -> Result<(Head, Option<String>), String> {
+/// What was proven of a record.
+#[derive(Debug)]
+struct Proven {
+    head: Head,
+    /// Name of the key that signed.
+    key: Option<String>,
+    /// How many entries are missing at the beginning.
+    absent: u64,
+}
+
+/// What is proven, or what is wrong.
+fn check(name: &str, record: &Record, since: &[Head]) -> Result<Proven, String> {
     if let Some(part) = record.headless.first() {
         return Err(format!("{part} has no signed head"));
     }
@@ -253,31 +273,27 @@ fn check(name: &str, record: &Record, since: &[Head]) -> Result<(Head, Option<St
         }
     }
     let lines = record.lines.iter().map(String::as_str);
-    let (start, skipped) = start(name, record, since);
-    // What was archived cannot be looked at; a head that was kept stands for it.
+    let start = start(name, record, since);
+    // What was archived cannot be looked at.
     known.retain(|head| head.seq >= start.seq);
-    let head = verify_lines(&start, lines.skip(skipped), &known).map_err(|fault: Fault| fault.to_string())?;
-    Ok((head, key.map(|key| key.id())))
+    let head = verify_lines(&start, lines, &known).map_err(|fault: Fault| fault.to_string())?;
+    Ok(Proven {
+        head,
+        key: key.map(|key| key.id()),
+        absent: start.seq,
+    })
 }
 
-/// From the beginning, or from a kept head when what was before is no longer there.
-fn start(name: &str, record: &Record, since: &[Head]) -> (Head, usize) {
-    let genesis = Head::genesis(name);
-    let first = record
-        .lines
-        .first()
-        .and_then(|line| Entry::from_line(line).ok())
-        .map_or(1, |entry| entry.seq);
-    let kept = since
-        .iter()
-        .filter(|head| head.seq + 1 >= first)
-        .min_by_key(|head| head.seq);
-    match kept {
-        Some(head) if first > 1 => {
-            let skipped = usize::try_from(head.seq + 1 - first).unwrap_or(usize::MAX);
-            (*head, skipped.min(record.lines.len()))
-        }
-        _ => (genesis, 0),
+/// From the beginning; or, when that is no longer there, from what the first entry says was before it. That is only its
+/// word, but a kept head at or after that place is known to the proof, and holds only when the word is true.
+fn start(name: &str, record: &Record, since: &[Head]) -> Head {
+    let first = record.lines.first().and_then(|line| Entry::from_line(line).ok());
+    match first {
+        Some(first) if first.seq > 1 && since.iter().any(|head| head.seq + 1 >= first.seq) => Head {
+            seq: first.seq - 1,
+            hash: first.previous,
+        },
+        _ => Head::genesis(name),
     }
 }
 
@@ -312,8 +328,9 @@ mod tests {
         let signer = Signer::generate().unwrap();
         let (record, heads) = record(4, &signer);
         for head in &heads {
-            let (found, key) = check(NAME, &record, &[*head]).unwrap();
-            assert_eq!((found, key), (heads[3], Some(signer.public_key().id())));
+            let found = check(NAME, &record, &[*head]).unwrap();
+            assert_eq!((found.head, found.absent), (heads[3], 0));
+            assert_eq!(found.key, Some(signer.public_key().id()));
         }
     }
 
@@ -364,10 +381,53 @@ mod tests {
         let signer = Signer::generate().unwrap();
         let (mut record, heads) = record(5, &signer);
         record.lines.drain(..2);
-        assert_eq!(check(NAME, &record, &[heads[1]]).unwrap().0, heads[4]);
-        assert_eq!(check(NAME, &record, &[heads[2]]).unwrap().0, heads[4]);
+        for kept in &heads[1..] {
+            let found = check(NAME, &record, &[*kept]).unwrap();
+            assert_eq!((found.head, found.absent), (heads[4], 2));
+        }
         let fault = check(NAME, &record, &[]).unwrap_err();
         assert!(fault.contains("entries 1 to 2 are missing"), "{fault}");
+    }
+
+    /// A kept head vouches for all that leads to it: what stands before it is looked at like the rest.
+    #[rstest]
+    #[case::altered(0, |line: &str| line.replace("now", "then"), "entry 3 was altered")]
+    #[case::rubbish(1, |_: &str| "rubbish".to_owned(), "line 2")]
+    fn without_its_beginning_every_entry_is_still_looked_at(
+        #[case] at: usize,
+        #[case] edit: fn(&str) -> String,
+        #[case] expected: &str,
+    ) {
+        let signer = Signer::generate().unwrap();
+        let (mut record, heads) = record(5, &signer);
+        record.lines.drain(..2);
+        record.lines[at] = edit(&record.lines[at]);
+        let fault = check(NAME, &record, &[heads[3]]).unwrap_err();
+        assert!(fault.contains(expected), "{fault}");
+    }
+
+    #[test]
+    fn a_forged_rest_does_not_lead_to_a_kept_head() {
+        let signer = Signer::generate().unwrap();
+        let (mut record, heads) = record(5, &signer);
+        record.lines.drain(..2);
+        let forged = Entry::next(&heads[0], "now", serde_json::json!({"forged": 1}));
+        let forged = Entry::next(&forged.head(), "now", serde_json::json!({"forged": 2}));
+        record.lines[0] = forged.to_line();
+        let fault = check(NAME, &record, &[heads[3]]).unwrap_err();
+        assert!(fault.contains("entry 4"), "{fault}");
+        // Signed heads within the record count as well.
+        let (mut record, heads) = self::record(5, &signer);
+        record.heads.push(signer.sign(
+            NAME,
+            &Head {
+                seq: 3,
+                hash: heads[0].hash,
+            },
+        ));
+        record.lines.drain(..2);
+        let fault = check(NAME, &record, &[heads[3]]).unwrap_err();
+        assert!(fault.contains("rewritten"), "{fault}");
     }
 
     #[test]
@@ -392,7 +452,7 @@ mod tests {
         assert!(agree(&copy.file, &chain.lines).unwrap().contains("2 of the 3"));
         write(volume::ENTRIES, lines(3));
         let copy = open(folder.path()).unwrap();
-        let (head, key) = check(NAME, &copy, &[]).unwrap();
+        let Proven { head, key, .. } = check(NAME, &copy, &[]).unwrap();
         assert_eq!((head.seq, key), (3, Some(signer.public_key().id())));
         assert!(agree(&copy.file, &chain.lines).unwrap().contains("3 of the 3"));
         let cut = agree(&copy.file, &chain.lines[..1]).unwrap_err();

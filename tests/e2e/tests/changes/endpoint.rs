@@ -78,7 +78,7 @@ fn asking() -> Value {
 }
 
 fn approving() -> Value {
-    json!({"apiGroups": ["penin.ai"], "resources": ["infrastructurechanges/status"], "verbs": ["patch"]})
+    json!({"apiGroups": ["penin.ai"], "resources": ["infrastructurechanges/status"], "verbs": ["update"]})
 }
 
 fn one_more() -> Value {

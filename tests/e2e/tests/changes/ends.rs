@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use anyhow::Context as _;
-use gantry_e2e::{Cluster, Running, fixtures::wait_ready};
-use gantry_kit::testing::Faults;
+use anyhow::{Context as _, ensure};
+use gantry_e2e::{Cluster, Running, eventually, fixtures::wait_ready};
+use gantry_kit::{Options, testing::Faults};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{
     Api,
@@ -125,6 +125,12 @@ async fn what_the_policy_does_not_allow_is_rejected_by_name() -> anyhow::Result<
             json!({"replicas": {"omegaMeta": 2}}),
             "allowedFields",
         ),
+        (
+            &world,
+            "empty",
+            json!({"replicas": {"sigmaGuard": 3}, "autoScaling": {}}),
+            "schema",
+        ),
         (&world, "step", json!({"replicas": {"sigmaGuard": 4}}), "maxStep"),
         (&world, "bound", json!({"replicas": {"sigmaGuard": 9}}), "bounds"),
         (
@@ -207,6 +213,24 @@ async fn a_manual_edit_wins_and_one_beside_it_makes_it_unclear() -> anyhow::Resu
         assert!(message.contains("replicas.sigmaGuard"), "{message}");
         world.cluster.done().await
     };
+    let applied = async {
+        let world = World::new(&home, "worsens", json!({}), json!({})).await?;
+        let _operator = Running::start(&world.cluster, &Faults::default()).await?;
+        world.one_more_guard("more").await?;
+        world.until("more", "Observing").await?;
+        // The same value, by somebody who will go on applying it.
+        let theirs = json!({
+            "apiVersion": "penin.ai/v1alpha1", "kind": "PeninOmegaCluster", "metadata": {"name": "demo"},
+            "spec": {"replicas": {"sigmaGuard": 3}},
+        });
+        let params = PatchParams::apply("argocd");
+        let api = world.cluster.api(&clusters());
+        api.patch("demo", &params, &Patch::Apply(theirs)).await?;
+        world.until("more", "Superseded").await?;
+        assert_eq!(world.live().await?.data["spec"]["replicas"]["sigmaGuard"], 3);
+        assert_eq!(world.edits().await?, 1, "the change only");
+        world.cluster.done().await
+    };
     let beside = async {
         let world = World::new(&home, "improves", json!({}), json!({})).await?;
         let _operator = Running::start(&world.cluster, &Faults::default()).await?;
@@ -220,7 +244,7 @@ async fn a_manual_edit_wins_and_one_beside_it_makes_it_unclear() -> anyhow::Resu
         assert_eq!(live.data["spec"]["replicas"]["sigmaGuard"], 2);
         world.cluster.done().await
     };
-    futures::try_join!(superseded, beside)?;
+    futures::try_join!(superseded, applied, beside)?;
     home.done().await
 }
 
@@ -306,6 +330,105 @@ async fn a_ledger_that_was_tampered_with_stops_further_changes() -> anyhow::Resu
     assert!(!good && said.contains("entry 1 was altered"), "{said}");
     assert_eq!(world.edits().await?, 1);
     operator.kill().await;
+    world.cluster.done().await?;
+    home.done().await
+}
+
+/// Whoever approves may write the whole status. It is not believed over the ledger.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_forged_status_writes_nothing_and_ends_nothing() -> anyhow::Result<()> {
+    let home = Cluster::simulated().await?;
+    let forge = async |world: &World, status: Value| {
+        let patch = Patch::Merge(json!({"status": status}));
+        let api = world.cluster.api(&changes());
+        api.patch_status("more", &PatchParams::default(), &patch).await
+    };
+    let plan = async {
+        let policy = json!({"requireApproval": true});
+        let world = World::new(&home, "improves", json!({}), policy).await?;
+        let _operator = Running::start(&world.cluster, &Faults::default()).await?;
+        world.one_more_guard("more").await?;
+        world.until("more", "AwaitingApproval").await?;
+        // As if it had been made, and had done harm: the way back leads to what nobody allowed.
+        let meta = &world.before.metadata;
+        let readings = json!({"samples": 9, "median": 99.0, "least": 99.0, "greatest": 99.0});
+        let now = world.before.data["spec"]["replicas"]["sigmaGuard"].clone();
+        let forged = json!({
+            "phase": "Observing", "appliedAt": "2026-01-01T00:00:00Z", "appliedGeneration": meta.generation,
+            "baseline": readings,
+            "plan": {
+                "clusterUid": meta.uid, "before": {"replicas": {"sigmaGuard": 9}},
+                "after": {"replicas": world.before.data["spec"]["replicas"]},
+                "fields": [{"field": "replicas.sigmaGuard", "from": 9, "to": now}],
+            },
+        });
+        forge(&world, forged).await?;
+        // Longer than anything is watched for.
+        tokio::time::sleep(Duration::from_secs(25)).await;
+        assert_eq!(world.edits().await?, 0, "nothing was written");
+        world.until("more", "AwaitingApproval").await?;
+        world.cluster.done().await
+    };
+    let end = async {
+        let world = World::new(&home, "worsens", json!({}), json!({})).await?;
+        let _operator = Running::start(&world.cluster, &Faults::default()).await?;
+        world.one_more_guard("more").await?;
+        world.until("more", "Observing").await?;
+        forge(&world, json!({"phase": "Kept"})).await?;
+        world.until("more", "RolledBack").await?;
+        forge(&world, json!({"phase": "Kept", "inEffect": true})).await?;
+        let change = eventually(async || {
+            let change = world.cluster.api(&changes()).get("more").await?;
+            ensure!(
+                change.data["status"]["phase"] == "RolledBack",
+                "the forged end stays"
+            );
+            Ok(change)
+        })
+        .await?;
+        assert_eq!(change.data["status"]["inEffect"], false);
+        assert_eq!(world.live().await?.data["spec"], world.before.data["spec"]);
+        world.cluster.done().await
+    };
+    futures::try_join!(plan, end)?;
+    home.done().await
+}
+
+/// The newest stay to be looked at; the ledger keeps the rest.
+#[tokio::test(flavor = "multi_thread")]
+async fn changes_that_ended_long_ago_go_and_the_ledger_stays() -> anyhow::Result<()> {
+    let home = Cluster::simulated().await?;
+    let world = World::new(&home, "improves", json!({}), json!({})).await?;
+    let settings = gantry_operator::Settings {
+        kept_changes: 2,
+        ..gantry_e2e::operator::settings()
+    };
+    let faults = Faults::default();
+    let _operator = Running::start_with(&world.cluster, &faults, Options::default(), settings).await?;
+    for name in ["one", "two", "three"] {
+        world.ask(name, json!({"replicas": {"sigmaGuard": 2}})).await?;
+        world.until(name, "Rejected").await?;
+        // Ends are told apart by the second.
+        tokio::time::sleep(Duration::from_millis(1100)).await;
+    }
+    eventually(async || {
+        let left = world.cluster.list(&changes()).await?;
+        let mut names: Vec<_> = left
+            .into_iter()
+            .filter_map(|change| change.metadata.name)
+            .collect();
+        names.sort();
+        ensure!(names == ["three", "two"], "{names:?}");
+        Ok(())
+    })
+    .await?;
+    let ends = world
+        .steps()
+        .await?
+        .into_iter()
+        .filter(|step| step == "Ended")
+        .count();
+    assert_eq!(ends, 3);
     world.cluster.done().await?;
     home.done().await
 }

@@ -72,6 +72,41 @@ fn wish(spec: &str, settings: &Settings) -> Result<Vec<Value>, Blocked> {
     Ok(wish.objects().iter().map(|wished| wished.body.clone()).collect())
 }
 
+/// Kubernetes would put variables in for what looks like one, and make two dollars one.
+#[rstest]
+#[case::plain("price = '5$' # ${x}", "price = '5$' # ${x}")]
+#[case::a_variable("home = '$(HOME)'", "home = '$$(HOME)'")]
+#[case::two("pid = '$$'", "pid = '$$$$'")]
+#[case::both("'$(A)$$B$'", "'$$(A)$$$$B$$'")]
+fn code_reaches_the_server_as_it_is(#[case] code: &str, #[case] sent: &str) {
+    for (spec, variable) in [
+        (
+            json!({"config": {"tools": {"fromString": code}}}),
+            "MCP_TOOLS_STRING",
+        ),
+        (
+            json!({"runtime": "python-string", "params": code}),
+            "MCP_TOOLS_STRING",
+        ),
+        (
+            json!({"runtime": "custom", "params": code, "container": {"image": "i"}}),
+            "MCP_PARAMS",
+        ),
+    ] {
+        let server = server(&spec.to_string());
+        let pod = validate::pod(&server, &Settings::default(), &Registry::parse(None)).expect("a pod");
+        let env = pod["containers"][0]["env"]
+            .as_array()
+            .cloned()
+            .unwrap_or_default();
+        let found = env
+            .iter()
+            .find(|entry| entry["name"] == variable)
+            .map(|entry| &entry["value"]);
+        assert_eq!(found, Some(&json!(sent)), "{spec}");
+    }
+}
+
 #[rstest]
 #[case::runtime("{runtime: python-string, params: 'def a(): pass'}")]
 #[case::package("{config: {mcp: 'mcp-server-time[extra]==1.0', args: [--local-timezone, UTC]}}")]

@@ -108,7 +108,7 @@ pub fn pod(server: &MCPServer, settings: &Settings, registry: &Registry) -> Resu
         } => {
             push_env(
                 &mut server_container,
-                params.map(|params| json!({"name": "MCP_PARAMS", "value": params})),
+                params.map(|params| json!({"name": "MCP_PARAMS", "value": literal(params)})),
             );
         }
         ToolSource::Runtime { name, params } => {
@@ -123,7 +123,7 @@ pub fn pod(server: &MCPServer, settings: &Settings, registry: &Registry) -> Resu
                 };
                 push_env(
                     &mut server_container,
-                    Some(json!({"name": variable, "value": params})),
+                    Some(json!({"name": variable, "value": literal(params)})),
                 );
             }
         }
@@ -132,7 +132,7 @@ pub fn pod(server: &MCPServer, settings: &Settings, registry: &Registry) -> Resu
             server_container["image"] = json!(runtime.image);
             push_env(
                 &mut server_container,
-                Some(json!({"name": "MCP_TOOLS_STRING", "value": code})),
+                Some(json!({"name": "MCP_TOOLS_STRING", "value": literal(code)})),
             );
         }
         ToolSource::ToolsSecret(selector) => {
@@ -383,6 +383,16 @@ fn find<'a>(registry: &'a Registry, name: &str) -> Result<&'a super::registry::R
     registry
         .find(name)
         .map_err(|message| Blocked::stuck(reasons::RUNTIME_NOT_FOUND, message))
+}
+
+/// A text that reaches the container as it is: in values of variables Kubernetes makes `$$` one dollar, and puts other
+/// variables in for `$(NAME)`. A text with neither stays as it was, so that no pod is replaced for it.
+fn literal(text: &str) -> String {
+    if text.contains("$$") || text.contains("$(") {
+        text.replace('$', "$$")
+    } else {
+        text.to_owned()
+    }
 }
 
 fn push_env(container: &mut Value, variable: Option<Value>) {

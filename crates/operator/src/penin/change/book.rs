@@ -176,6 +176,11 @@ impl Books {
         })
     }
 
+    /// The next look reads the ledger anew: perhaps another process wrote to it.
+    pub async fn close(&self, cluster: &ObjectKey) {
+        *self.shelf(cluster).lock().await = None;
+    }
+
     /// Adds a step, unless it stands there already.
     pub async fn append(&self, cluster: &ObjectKey, body: &Body, caller: &Caller) -> Result<Head> {
         let shelf = self.shelf(cluster);

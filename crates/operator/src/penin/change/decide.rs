@@ -26,7 +26,7 @@ pub struct Decision {
 pub struct Watched {
     /// The very cluster is gone.
     pub gone: bool,
-    /// Planned fields that somebody set to something else.
+    /// Planned fields that somebody set to something else, or made their own.
     pub edited: Vec<String>,
     /// Somebody edited the spec elsewhere.
     pub edited_beside: bool,

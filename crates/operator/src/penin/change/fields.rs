@@ -30,6 +30,28 @@ pub fn leaves(patch: &Map<String, Value>) -> Vec<(String, Value)> {
     found
 }
 
+/// The first block of a patch that sets nothing, by its path. To the server it is there all the same, and to be there can
+/// mean something: `autoScaling: {}` scales every service.
+pub fn hollow(patch: &Map<String, Value>) -> Option<String> {
+    patch.iter().find_map(|(name, value)| match value {
+        Value::Object(members) if members.values().all(Value::is_null) => Some(name.clone()),
+        Value::Object(members) => hollow(members).map(|inner| format!("{name}.{inner}")),
+        _ => None,
+    })
+}
+
+/// The patch that sets these values and nothing else.
+pub fn patch(leaves: &[(String, Value)]) -> Map<String, Value> {
+    let mut whole = json!({});
+    for (path, value) in leaves {
+        set(&mut whole, path, Some(value.clone()));
+    }
+    match whole {
+        Value::Object(members) => members,
+        _ => Map::new(),
+    }
+}
+
 /// The value at a path.
 pub fn get<'a>(spec: &'a Value, path: &str) -> Option<&'a Value> {
     path.split('.')
@@ -87,11 +109,17 @@ pub fn default(path: &str) -> Option<Value> {
 pub fn amount(value: &Value) -> Option<f64> {
     match value {
         Value::Number(number) => number.as_f64(),
-        Value::String(_) => {
-            gantry_kit::project::quantity(value).map(|thousandths| thousandths as f64 / 1000.0)
-        }
+        Value::String(_) => gantry_kit::project::nanos(value).map(|billionths| billionths as f64 / 1e9),
         _ => None,
     }
+}
+
+/// Whether a field's value is a number or a quantity.
+pub fn is_amount(path: &str) -> bool {
+    schema(path).is_some_and(|schema| {
+        schema["pattern"] == gantry_crds::schema::QUANTITY_PATTERN
+            || [json!("integer"), json!("number")].contains(&schema["type"])
+    })
 }
 
 /// Whether two values mean the same: `1` and `1.0`, `1Gi` and `1024Mi`.
@@ -183,6 +211,17 @@ mod tests {
 
     fn object(value: Value) -> Map<String, Value> {
         value.as_object().cloned().unwrap_or_default()
+    }
+
+    #[test]
+    fn what_sets_nothing_is_not_written() {
+        let asked = object(
+            json!({"replicas": {"sigmaGuard": 3, "omegaMeta": null}, "autoScaling": {"services": {}}}),
+        );
+        assert_eq!(hollow(&asked).as_deref(), Some("autoScaling.services"));
+        let written = patch(&leaves(&asked));
+        assert_eq!(written, object(json!({"replicas": {"sigmaGuard": 3}})));
+        assert_eq!(hollow(&written), None);
     }
 
     #[test]

@@ -6,6 +6,7 @@
 //! intent in the ledger before the cluster is written, the write carries a mark that says afterwards whether it was
 //! made, and a decision stands in the ledger before it is carried out. Each visit looks at these and goes on from there.
 
+mod belief;
 mod book;
 mod build;
 mod decide;
@@ -18,6 +19,7 @@ mod observe;
 mod owners;
 mod policy;
 mod record;
+mod retention;
 mod status;
 mod steps;
 mod validate;
@@ -33,8 +35,10 @@ use gantry_crds::{
     penin::{ChangePhase, InfrastructureChange, InfrastructureChangeStatus, PeninOmegaCluster, Readings},
 };
 use gantry_kit::{Common, Context, Controller, ObjectKey, Outcome, Result, manager::Roots};
-use kube::Client;
+use kube::{Client, ResourceExt};
 
+use belief::Belief;
+use book::Page;
 pub use book::{
     Books, KEY_SECRET, LABEL as LEDGER_LABEL, Segment, audit, label as ledger_label, ledger_name,
 };
@@ -48,7 +52,7 @@ pub const RBAC: &[Rule] = &[
     Rule {
         group: "penin.ai",
         resources: &["infrastructurechanges"],
-        verbs: &["get", "list", "watch", "create", "patch"],
+        verbs: &["get", "list", "watch", "create", "patch", "delete"],
     },
     Rule {
         group: "penin.ai",
@@ -91,11 +95,13 @@ pub const HOME_RBAC: &[Rule] = &[Rule {
 
 pub struct Changes {
     clusters: Arc<Roots<PeninOmegaCluster>>,
+    changes: Arc<Roots<InfrastructureChange>>,
+    /// Changes of a cluster that stay after their end.
+    kept: usize,
     books: Arc<Books>,
     sources: measure::Sources,
     sampler: measure::Sampler,
-    /// What this process measured before changes that are about to be made, by their uid.
-    baselines: Mutex<HashMap<String, Readings>>,
+    baselines: Baselines,
 }
 
 impl Changes {
@@ -103,28 +109,60 @@ impl Changes {
         client: Client,
         settings: &Settings,
         clusters: Arc<Roots<PeninOmegaCluster>>,
+        changes: Arc<Roots<InfrastructureChange>>,
         books: Arc<Books>,
     ) -> Self {
         Self {
             clusters,
+            changes,
+            kept: settings.kept_changes,
             books,
             sources: measure::Sources::new(client, settings),
             sampler: measure::Sampler::default(),
-            baselines: Mutex::default(),
+            baselines: Baselines::default(),
         }
     }
 
-    fn baseline(&self, uid: &str) -> Option<Readings> {
-        let baselines = self.baselines.lock().unwrap_or_else(PoisonError::into_inner);
-        baselines.get(uid).cloned()
+    /// Nothing more will happen: nothing is remembered, nobody has to wake it, and older ones may go.
+    async fn over(
+        &self,
+        change: &InfrastructureChange,
+        context: &Context,
+        page: &Page,
+        end: InfrastructureChangeStatus,
+    ) -> Result<Outcome<InfrastructureChangeStatus>> {
+        let key = ObjectKey::of(&change.metadata);
+        let cluster = ObjectKey::new(key.namespace.clone(), change.spec.cluster());
+        // Nothing is removed on the word of a ledger that is broken.
+        if page.fault.is_none() {
+            retention::sweep(&self.changes, &cluster, self.kept, &page.memory, context).await?;
+        }
+        self.sampler.forget(&key);
+        self.baselines.forget(&key);
+        context.links.forget(Self::NAME, &key);
+        Ok(status::ended(end))
+    }
+}
+
+/// What this process measured before changes that are about to be made, with their uid: names may be used again.
+#[derive(Default)]
+struct Baselines(Mutex<HashMap<ObjectKey, (String, Readings)>>);
+
+impl Baselines {
+    fn get(&self, key: &ObjectKey, uid: &str) -> Option<Readings> {
+        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (of, readings) = known.get(key)?;
+        (of == uid).then(|| readings.clone())
     }
 
-    fn keep_baseline(&self, uid: &str, readings: Option<Readings>) {
-        let mut baselines = self.baselines.lock().unwrap_or_else(PoisonError::into_inner);
-        match readings {
-            Some(readings) => baselines.insert(uid.to_owned(), readings),
-            None => baselines.remove(uid),
-        };
+    fn keep(&self, key: &ObjectKey, uid: &str, readings: Readings) {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        known.insert(key.clone(), (uid.to_owned(), readings));
+    }
+
+    fn forget(&self, key: &ObjectKey) {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        known.remove(key);
     }
 }
 
@@ -158,10 +196,11 @@ impl Controller for Changes {
     ) -> Result<Outcome<InfrastructureChangeStatus>> {
         let known = change.status.clone().unwrap_or_default();
         if known.phase.is_some_and(ChangePhase::is_end) {
-            let key = ObjectKey::of(&change.metadata);
-            self.sampler.forget(&key);
-            context.links.forget(Self::NAME, &key);
-            return Ok(status::ended(known));
+            let page = observe::page(self, change, context).await?;
+            let uid = change.uid().unwrap_or_default();
+            if let Belief::Ended(end) = belief::believe(known.clone(), &page, &uid) {
+                return self.over(change, context, &page, *end).await;
+            }
         }
         let Some(observed) = observe::observe(self, change, context).await? else {
             let message = format!("there is no PeninOmegaCluster {} here", change.spec.cluster());
@@ -178,19 +217,10 @@ impl Controller for Changes {
             context,
             observed,
         };
-        // The ledger knows better than a status that was lost, or read from a slow cache.
-        if let Some(end) = visit.observed.page.memory.ended(&visit.observed.uid) {
-            let mut end = end.clone();
-            end.approval = known.approval;
-            end.ledger_head = Some(visit.observed.page.head.to_string());
-            return Ok(status::ended(end));
-        }
-        let known = match visit.observed.page.memory.intended(&visit.observed.uid) {
-            Some(intended) if known.plan.is_none() => InfrastructureChangeStatus {
-                approval: known.approval,
-                ..intended.clone()
-            },
-            _ => known,
+        let known = match belief::believe(known.clone(), &visit.observed.page, &visit.observed.uid) {
+            Belief::Ended(end) => return self.over(change, context, &visit.observed.page, *end).await,
+            Belief::Doubt(fault) => return Ok(steps::broken(known, &fault)),
+            Belief::Going(going) => *going,
         };
         match known.phase.unwrap_or_default() {
             ChangePhase::Requested => visit.consider(known).await,
@@ -201,5 +231,22 @@ impl Controller for Changes {
 
     fn forget(&self, key: &ObjectKey) {
         self.sampler.forget(key);
+        self.baselines.forget(key);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_baseline_is_of_one_object_and_goes_with_it() {
+        let baselines = Baselines::default();
+        let key = ObjectKey::new("ns", "more");
+        baselines.keep(&key, "u-1", verdict::summary(&[0.5]));
+        assert!(baselines.get(&key, "u-1").is_some());
+        assert!(baselines.get(&key, "u-2").is_none(), "another of the same name");
+        baselines.forget(&key);
+        assert!(baselines.get(&key, "u-1").is_none());
     }
 }

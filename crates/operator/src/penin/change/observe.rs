@@ -8,13 +8,13 @@ use kube::{
     api::PostParams,
     core::{ApiResource, DynamicObject},
 };
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{
-    Changes,
+    Changes, belief,
     book::Page,
     decide::Watched,
-    fields, identity,
+    fields, identity, owners,
     record::{Body, Step},
 };
 use crate::penin::cluster::Clusters;
@@ -48,7 +48,7 @@ pub async fn observe(
     if !started && controller.clusters.get(&cluster_key).is_none() {
         return Ok(None);
     }
-    let mut page = controller.books.page(&cluster_key, &context.caller).await?;
+    let mut page = page(controller, change, context).await?;
     if abandon(controller, &key, &cluster_key, &page, &uid, context).await? {
         page = controller.books.page(&cluster_key, &context.caller).await?;
     }
@@ -66,6 +66,19 @@ pub async fn observe(
         page,
         requested_by,
     }))
+}
+
+/// The ledger of a change's cluster, as far as the change has to know it.
+pub async fn page(controller: &Changes, change: &InfrastructureChange, context: &Context) -> Result<Page> {
+    let cluster_key = ObjectKey::new(change.namespace().unwrap_or_default(), change.spec.cluster());
+    let uid = change.uid().unwrap_or_default();
+    let page = controller.books.page(&cluster_key, &context.caller).await?;
+    let told = change.status.as_ref();
+    if told.is_some_and(|told| belief::contradicts(told, &page.memory, &uid)) {
+        controller.books.close(&cluster_key).await;
+        return controller.books.page(&cluster_key, &context.caller).await;
+    }
+    Ok(page)
 }
 
 /// A change whose object was deleted before it was judged stands in nobody's way; that it was left so is recorded.
@@ -123,10 +136,20 @@ pub fn watched(
             .into_iter()
             .flatten()
             .any(|condition| condition["type"] == "Ready" && condition["status"] == "True");
+    let spec = &cluster.data["spec"];
+    let managed = cluster.metadata.managed_fields.clone().unwrap_or_default();
+    let mut edited = fields::edited(spec, plan);
+    // Whoever applies the very same value wants it as well. What had the value before may have had an owner already.
+    for (path, change) in fields::planned(plan) {
+        let changed = !fields::same(change.from.as_ref(), change.to.as_ref());
+        if changed && !edited.iter().any(|known| known == path) && !owners::of(&managed, path).is_empty() {
+            edited.push(path.to_owned());
+        }
+    }
     let seconds = applied.map_or(0, |(at, _)| now.as_second() - at.as_second());
     Watched {
         gone: false,
-        edited: fields::edited(&cluster.data["spec"], plan),
+        edited,
         edited_beside: applied.is_some_and(|(_, made)| generation != made),
         ready,
         since_applied: std::time::Duration::from_secs(u64::try_from(seconds).unwrap_or(0)),
@@ -134,21 +157,32 @@ pub fn watched(
 }
 
 /// Whether whoever asked for a change could approve it as well.
-pub async fn may_approve(user: &str, namespace: &str, caller: &Caller) -> Result<bool> {
-    let review: SubjectAccessReview = serde_json::from_value(json!({"spec": {
-        "user": user,
-        "groups": identity::groups(user),
-        "resourceAttributes": {
-            "namespace": namespace, "verb": "patch", "group": "penin.ai",
-            "resource": "infrastructurechanges", "subresource": "status",
-        },
-    }}))
-    .unwrap_or_default();
+pub async fn may_approve(user: &str, change: &ObjectKey, caller: &Caller) -> Result<bool> {
     let api = Api::<SubjectAccessReview>::all(caller.client());
-    let params = PostParams::default();
-    let call = api.create(&params, &review);
-    let answer = caller.read(format!("ask what {user} may do"), call).await?;
-    Ok(answer.status.is_some_and(|status| status.allowed))
+    for review in reviews(user, change) {
+        let review: SubjectAccessReview = serde_json::from_value(review).unwrap_or_default();
+        let params = PostParams::default();
+        let call = api.create(&params, &review);
+        let answer = caller.read(format!("ask what {user} may do"), call).await?;
+        if answer.status.is_some_and(|status| status.allowed) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Every way to write the status of this very change: a role may name verbs, and objects.
+fn reviews(user: &str, change: &ObjectKey) -> impl Iterator<Item = Value> {
+    ["patch", "update"].into_iter().map(move |verb| {
+        json!({"spec": {
+            "user": user,
+            "groups": identity::groups(user),
+            "resourceAttributes": {
+                "namespace": change.namespace, "name": change.name, "verb": verb, "group": "penin.ai",
+                "resource": "infrastructurechanges", "subresource": "status",
+            },
+        }})
+    })
 }
 
 #[cfg(test)]
@@ -156,7 +190,6 @@ mod tests {
     use super::*;
     use gantry_crds::penin::FieldChange;
     use rstest::rstest;
-    use serde_json::Value;
 
     fn cluster(uid: &str, generation: i64, sigma_guard: i32, status: Value) -> DynamicObject {
         serde_json::from_value(json!({
@@ -200,5 +233,47 @@ mod tests {
             expected
         );
         assert_eq!(found.since_applied.as_secs(), if found.gone { 0 } else { 60 });
+    }
+
+    /// Somebody applies the value that the change gave the field: it is theirs from then on.
+    #[rstest]
+    #[case::ours("gantry-change-u", json!(2), 0)]
+    #[case::theirs("argocd", json!(2), 1)]
+    #[case::it_had_that_value_and_that_owner_before("argocd", json!(3), 0)]
+    fn an_owner_of_the_field_counts_as_an_edit(
+        #[case] manager: &str,
+        #[case] from: Value,
+        #[case] edited: usize,
+    ) {
+        let mut cluster = cluster("c", 4, 3, ready(4, "True"));
+        cluster.metadata.managed_fields = serde_json::from_value(json!([
+            {"manager": manager, "operation": "Apply", "fieldsV1": {"f:spec": {"f:replicas": {"f:sigmaGuard": {}}}}},
+        ]))
+        .unwrap();
+        let plan = ChangePlan {
+            cluster_uid: Some("c".into()),
+            fields: Some(vec![FieldChange {
+                field: Some("replicas.sigmaGuard".into()),
+                from: Some(from),
+                to: Some(json!(3)),
+            }]),
+            ..ChangePlan::default()
+        };
+        let found = watched(Some(&cluster), &plan, None, Timestamp::UNIX_EPOCH);
+        assert_eq!(found.edited.len(), edited, "{:?}", found.edited);
+    }
+
+    #[test]
+    fn every_way_to_approve_is_asked_about() {
+        let asked: Vec<Value> = reviews("alice", &ObjectKey::new("ns", "more")).collect();
+        let verbs: Vec<&Value> = asked
+            .iter()
+            .map(|review| &review["spec"]["resourceAttributes"]["verb"])
+            .collect();
+        assert_eq!(verbs, ["patch", "update"]);
+        for review in asked {
+            assert_eq!(review["spec"]["resourceAttributes"]["name"], "more");
+            serde_json::from_value::<SubjectAccessReview>(review).unwrap();
+        }
     }
 }

@@ -144,25 +144,46 @@ fn valid(after: &Value) -> Result<(), Denied> {
 
 fn bounds(policy: &SelfArchitecting, path: &str, value: &Value) -> Result<(), Denied> {
     let Some(amount) = fields::amount(value) else {
-        return Ok(());
-    };
-    let limit = |quantity: &Option<Quantity>| {
-        quantity
-            .as_ref()
-            .and_then(|quantity| Some((fields::amount(&json!(quantity.0))?, quantity.0.clone())))
+        // What cannot be compared cannot be allowed.
+        return if fields::is_amount(path) {
+            Err(denied(
+                "schema",
+                format!("{path}: {value} is no amount that can be reckoned with"),
+            ))
+        } else {
+            Ok(())
+        };
     };
     for bound in policy.bounds.iter().flatten() {
         if !bound.field.as_deref().is_some_and(|field| covers(field, path)) {
             continue;
         }
-        if let Some((_, text)) = limit(&bound.min).filter(|(least, _)| amount < *least) {
+        if let Some((least, text)) = limit("bounds", bound.min.as_ref())?
+            && amount < least
+        {
             return Err(denied("bounds", format!("{path} may not be less than {text}")));
         }
-        if let Some((_, text)) = limit(&bound.max).filter(|(most, _)| amount > *most) {
+        if let Some((most, text)) = limit("bounds", bound.max.as_ref())?
+            && amount > most
+        {
             return Err(denied("bounds", format!("{path} may not be more than {text}")));
         }
     }
     Ok(())
+}
+
+/// A limit of the policy, and as it is written there. One that cannot be read allows nothing.
+fn limit<'a>(rule: &'static str, quantity: Option<&'a Quantity>) -> Result<Option<(f64, &'a str)>, Denied> {
+    let Some(Quantity(text)) = quantity else {
+        return Ok(None);
+    };
+    match fields::amount(&json!(text)) {
+        Some(amount) => Ok(Some((amount, text))),
+        None => Err(denied(
+            rule,
+            format!("the policy's limit {text:?} is no amount that can be reckoned with: correct it"),
+        )),
+    }
 }
 
 /// Whether a path of the policy means this field: as [`SelfArchitecting::allows`].
@@ -227,30 +248,33 @@ fn budget(policy: &SelfArchitecting, after: &Value) -> Result<(), Denied> {
             .auto_scaling(service)
             .map_or_else(|| spec.replicas(service), |scaled| scaled.max_replicas);
         let (one_cpu, one_memory) = spec.resources(service);
-        let each = |quantity: Quantity| fields::amount(&json!(quantity.0)).unwrap_or(0.0);
+        let each = |quantity: Quantity| {
+            fields::amount(&json!(quantity.0)).ok_or_else(|| {
+                let (name, text) = (service.name(), quantity.0);
+                denied(
+                    "budget",
+                    format!("what {name} asks for, {text:?}, is no amount that can be reckoned with"),
+                )
+            })
+        };
         let most = f64::from(most);
         pods += most;
-        cpu += most * each(one_cpu);
-        memory += most * each(one_memory);
+        cpu += most * each(one_cpu)?;
+        memory += most * each(one_memory)?;
     }
-    let limit = |quantity: &Option<Quantity>| {
-        quantity
-            .as_ref()
-            .and_then(|quantity| fields::amount(&json!(quantity.0)))
-    };
     if let Some(most) = budget.max_pods.filter(|most| pods > f64::from(*most)) {
         return Err(denied(
             "budget.maxPods",
             format!("the cluster would have up to {pods} pods, {most} are allowed"),
         ));
     }
-    if limit(&budget.max_cpu).is_some_and(|most| cpu > most) {
+    if limit("budget.maxCPU", budget.max_cpu.as_ref())?.is_some_and(|(most, _)| cpu > most) {
         return Err(denied(
             "budget.maxCPU",
             format!("all pods together would ask for {cpu} CPUs, which is more than allowed"),
         ));
     }
-    if limit(&budget.max_memory).is_some_and(|most| memory > most) {
+    if limit("budget.maxMemory", budget.max_memory.as_ref())?.is_some_and(|(most, _)| memory > most) {
         return Err(denied(
             "budget.maxMemory",
             format!("all pods together would ask for {memory} bytes of memory, which is more than allowed"),
@@ -364,6 +388,16 @@ mod tests {
     #[case::cpu(json!({"budget": {"maxCPU": "1900m"}}), json!({}), json!({"replicas": {"sigmaGuard": 3}}), Some("budget.maxCPU"))]
     #[case::cpu_that_fits(json!({"budget": {"maxCPU": "2"}}), json!({}), json!({"replicas": {"sigmaGuard": 3}}), None)]
     #[case::memory(json!({"budget": {"maxMemory": "2047Mi"}}), json!({}), json!({"replicas": {"sigmaGuard": 3}}), Some("budget.maxMemory"))]
+    #[case::an_exponent(json!({}), json!({}), json!({"resources": {"sigmaGuard": {"cpu": "1e3"}}}), Some("maxStep"))]
+    #[case::exabytes(json!({"bounds": [{"field": "resources.*", "max": "1Gi"}]}), json!({}), json!({"resources": {"sigmaGuard": {"memory": "7Ei"}}}), Some("bounds"))]
+    #[case::many_digits(json!({}), json!({}), json!({"resources": {"sigmaGuard": {"cpu": "9.00000000000000000001"}}}), Some("maxStep"))]
+    #[case::beyond_reckoning(json!({}), json!({}), json!({"resources": {"sigmaGuard": {"cpu": "1e99"}}}), Some("schema"))]
+    #[case::unreadable_bound(json!({"bounds": [{"field": "replicas.*", "max": "1e99"}]}), json!({}), json!({"replicas": {"sigmaGuard": 3}}), Some("bounds"))]
+    #[case::unreadable_budget(json!({"budget": {"maxCPU": "1e99"}}), json!({}), json!({"replicas": {"sigmaGuard": 3}}), Some("budget.maxCPU"))]
+    #[case::unreadable_use(
+        json!({"budget": {"maxCPU": "9"}}), json!({"resources": {"omegaMeta": {"cpu": "1e99"}}}),
+        json!({"replicas": {"sigmaGuard": 3}}), Some("budget"))]
+    #[case::exponent_that_fits(json!({}), json!({}), json!({"resources": {"sigmaGuard": {"cpu": "375e-3"}}}), None)]
     fn the_rule_that_says_no(
         #[case] more: Value,
         #[case] spec: Value,

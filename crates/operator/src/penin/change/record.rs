@@ -107,7 +107,12 @@ impl Memory {
                     self.open = None;
                     self.last_end = at.or(self.last_end);
                 }
-                if let Some(status) = exactly(&body.detail) {
+                if let Some(status) = exactly::<InfrastructureChangeStatus>(&body.detail) {
+                    let ledger_head = Some(entry.head().to_string());
+                    let status = InfrastructureChangeStatus {
+                        ledger_head,
+                        ..status
+                    };
                     self.ended.insert(body.uid.clone(), status);
                 }
                 self.intended.remove(&body.uid);

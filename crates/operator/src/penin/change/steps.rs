@@ -19,7 +19,7 @@ use kube::{
 use serde_json::{Value, json};
 
 use super::{
-    Changes,
+    Changes, belief,
     build::{self, Mark},
     decide::{self, Decision, Watched},
     observe::{self, Observed},
@@ -139,12 +139,16 @@ impl Visit<'_> {
             };
             return self.reject(status, denied).await;
         };
-        match build::mark(&live, uid) {
-            // It was made, and the status was lost.
-            Mark::Applied => return self.applied(status, &live).await,
-            Mark::RolledBack => return self.watch(status).await,
-            Mark::None => {}
+        if page.memory.intended(uid).is_some() {
+            let made = || belief::as_intended(status.clone(), &page.memory, uid);
+            match build::mark(&live, uid) {
+                // It was made, and the status was lost.
+                Mark::Applied => return self.applied(made(), &live).await,
+                Mark::RolledBack => return self.watch(made()).await,
+                Mark::None => {}
+            }
         }
+        status.requested_by.clone_from(&self.observed.requested_by);
         if let Some(fault) = &page.fault {
             return Ok(broken(status, fault));
         }
@@ -189,8 +193,9 @@ impl Visit<'_> {
         status: &mut InfrastructureChangeStatus,
         live: &DynamicObject,
     ) -> Result<Option<Told>> {
-        let uid = &self.observed.uid;
-        if let Some(known) = self.controller.baseline(uid) {
+        let Observed { key, uid, .. } = &self.observed;
+        let baselines = &self.controller.baselines;
+        if let Some(known) = baselines.get(key, uid) {
             if status
                 .baseline
                 .as_ref()
@@ -211,8 +216,7 @@ impl Visit<'_> {
         let measured = self.measure("before", &policy, live).unwrap_or_default();
         if measured.readings.samples.unwrap_or(0) >= needed {
             self.controller.sampler.forget(&self.observed.key);
-            self.controller
-                .keep_baseline(uid, Some(measured.readings.clone()));
+            baselines.keep(key, uid, measured.readings.clone());
             status.baseline = Some(measured.readings);
             return Ok(Some(status::advanced(
                 status.clone(),
@@ -266,7 +270,7 @@ impl Visit<'_> {
             })),
             Some(Approved::Approved) => {
                 if let Some(user) = &status.requested_by
-                    && observe::may_approve(user, &self.observed.key.namespace, &self.context.caller).await?
+                    && observe::may_approve(user, &self.observed.key, &self.context.caller).await?
                 {
                     let message = format!(
                         "{user} asked for it and could have approved it too: take away its right to write \
@@ -440,7 +444,7 @@ impl Visit<'_> {
         self.record(&mut status, Step::Ended, record::with_exact(detail, &exact))
             .await?;
         self.controller.sampler.forget(&self.observed.key);
-        self.controller.keep_baseline(&self.observed.uid, None);
+        self.controller.baselines.forget(&self.observed.key);
         Ok(status::ended(status))
     }
 
@@ -526,7 +530,7 @@ const MEASURING: &str = "measuring how things are before the change";
 const MEASURED: &str = "how things are before the change is known";
 const OBSERVING: &str = "measuring the effect";
 
-fn broken(status: InfrastructureChangeStatus, fault: &str) -> Told {
+pub fn broken(status: InfrastructureChangeStatus, fault: &str) -> Told {
     let message = format!(
         "the ledger cannot be trusted: {fault}; see `gantry penin ledger verify`, then move its ConfigMaps away"
     );

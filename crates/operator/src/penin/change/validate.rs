@@ -51,7 +51,15 @@ pub fn propose(
         .as_ref()
         .map(gantry_crds::penin::ChangePatch::to_object)
         .unwrap_or_default();
+    if let Some(path) = fields::hollow(&patch) {
+        return Err(Denied {
+            rule: "schema",
+            message: format!("spec.patch.{path} sets nothing: name the fields to change, or leave it out"),
+        });
+    }
     let leaves = fields::leaves(&patch);
+    // What was checked is what is written.
+    let patch = fields::patch(&leaves);
     let spec = &cluster.data["spec"];
     let managed = cluster.metadata.managed_fields.clone().unwrap_or_default();
     let owners: Vec<(String, Vec<String>)> = leaves
@@ -105,6 +113,7 @@ impl Proposal {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rstest::rstest;
 
     fn change(patch: Value) -> InfrastructureChange {
         serde_json::from_value(json!({
@@ -223,6 +232,21 @@ mod tests {
         )
         .unwrap_err();
         assert_eq!(denied.rule, "schema");
+    }
+
+    #[rstest]
+    #[case::a_block(json!({"replicas": {"sigmaGuard": 3}, "autoScaling": {}}), "spec.patch.autoScaling")]
+    #[case::within_one(
+        json!({"replicas": {"sigmaGuard": 3}, "autoScaling": {"services": {"sigmaGuard": {}}}}),
+        "spec.patch.autoScaling.services.sigmaGuard")]
+    fn a_block_that_sets_nothing_is_refused(#[case] patch: Value, #[case] named: &str) {
+        let denied = ask(
+            &change(patch),
+            &cluster(json!({"sigmaGuard": 2}), "gantry-change-x"),
+        )
+        .unwrap_err();
+        assert_eq!(denied.rule, "schema");
+        assert!(denied.message.contains(named), "{}", denied.message);
     }
 
     #[test]

@@ -5,7 +5,11 @@ use gantry_crds::penin::Service;
 use kube::core::ApiResource;
 use serde_json::{Value, json};
 
-use super::{env, plan::Plan, scores};
+use super::{
+    env, keeper,
+    plan::{Plan, REDIS},
+    scores,
+};
 
 /// Name of the CRD that must be there before a ServiceMonitor can be made.
 pub const CRD: &str = "servicemonitors.monitoring.coreos.com";
@@ -45,7 +49,7 @@ pub fn config_map(plan: &Plan<'_>, labels: &Value) -> Value {
     let mut labels = labels.clone();
     // What the sidecar of Grafana's chart looks for.
     labels["grafana_dashboard"] = json!("1");
-    let mut dashboard = of_cluster(&plan.namespace, &plan.name);
+    let mut dashboard = of_cluster(&plan.namespace, &plan.name, &workloads(|part| plan.child(part)));
     dashboard["title"] = json!(format!("PENIN-Ω {}/{}", plan.namespace, plan.name));
     // Serialising what we just built cannot fail.
     let text = serde_json::to_string_pretty(&dashboard).unwrap_or_default();
@@ -64,7 +68,8 @@ pub fn of_any() -> Value {
         })
     };
     let score = scores::NAME;
-    let mut dashboard = of_cluster("$namespace", "$cluster");
+    let workloads = workloads(|part| format!("$cluster-{part}"));
+    let mut dashboard = of_cluster("$namespace", "$cluster", &workloads);
     dashboard["title"] = json!("PENIN-Ω");
     dashboard["uid"] = json!("gantry-penin");
     dashboard["templating"] = json!({"list": [
@@ -88,8 +93,15 @@ struct Panel {
     shows: Vec<(String, &'static str)>,
 }
 
-fn of_cluster(namespace: &str, cluster: &str) -> Value {
-    let panels: Vec<Value> = panels(namespace, cluster)
+/// What matches the Deployments of one cluster, and not those of another whose name begins alike.
+fn workloads(child: impl Fn(&str) -> String) -> String {
+    let parts = Service::ALL.iter().map(|service| service.name());
+    let parts = parts.chain([REDIS, keeper::COMPONENT]).map(child);
+    format!("({})", parts.collect::<Vec<_>>().join("|"))
+}
+
+fn of_cluster(namespace: &str, cluster: &str, workloads: &str) -> Value {
+    let panels: Vec<Value> = panels(namespace, cluster, workloads)
         .into_iter()
         .enumerate()
         .map(|(index, panel)| {
@@ -115,16 +127,16 @@ fn of_cluster(namespace: &str, cluster: &str) -> Value {
 }
 
 /// Both sets of names that PENIN-Ω has, and what the operator read where neither is served.
-fn panels(namespace: &str, cluster: &str) -> Vec<Panel> {
-    let of = format!("{{namespace=\"{namespace}\",pod=~\"{cluster}-.*\"}}");
-    let container = format!("{{namespace=\"{namespace}\",pod=~\"{cluster}-.*\",container!=\"\"}}");
+fn panels(namespace: &str, cluster: &str, workloads: &str) -> Vec<Panel> {
+    let of = format!("{{namespace=\"{namespace}\",pod=~\"{workloads}-.*\"}}");
+    let container = format!("{{namespace=\"{namespace}\",pod=~\"{workloads}-.*\",container!=\"\"}}");
     let read = |score: &str| {
         format!(
             "{}{{penin_namespace=\"{namespace}\",penin_cluster=\"{cluster}\",score=~\"{score}\"}}",
             scores::NAME
         )
     };
-    let deployment = format!("{{namespace=\"{namespace}\",deployment=~\"{cluster}-.*\"}}");
+    let deployment = format!("{{namespace=\"{namespace}\",deployment=~\"{workloads}\"}}");
     let gauge = |name: &str| format!("avg({name}{of})");
     vec![
         Panel {
@@ -304,12 +316,23 @@ mod tests {
 
     #[test]
     fn a_dashboard_shows_what_somebody_serves() {
-        for panel in panels("ns", "demo") {
+        for panel in panels("ns", "demo", "(demo-redis)") {
             assert!(panel.shows.len() <= 26);
             for (expression, _) in &panel.shows {
                 check(panel.title, expression);
             }
         }
+    }
+
+    #[test]
+    fn clusters_whose_names_begin_alike_are_not_mixed() {
+        let found = workloads(|part| format!("demo-{part}"));
+        assert!(
+            found.starts_with("(demo-") && found.contains("|demo-sigma-guard|"),
+            "{found}"
+        );
+        let text = of_cluster("ns", "demo", &found).to_string();
+        assert!(!text.contains("demo-.*"), "{text}");
     }
 
     #[test]

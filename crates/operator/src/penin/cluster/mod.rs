@@ -193,18 +193,20 @@ impl Controller for Clusters {
         context: &Context,
     ) -> Result<Outcome<PeninOmegaClusterStatus>> {
         let observed = self.observe(cluster, context).await?;
+        let key = ObjectKey::of(&cluster.metadata);
         let mut outcome = match validate::validate(cluster, &self.settings, &observed) {
             Ok(valid) => {
                 let wish = build::build(&valid, &self.kinds);
                 let applied = context.apply(cluster, wish).await?;
                 let seen = observe::look_again(self, cluster, &valid, &observed, &applied, context)?;
                 let reading = seen.reading.as_ref().and_then(|answer| answer.as_ref().ok());
-                if let Some(reading) = reading {
-                    self.scores.tell(&ObjectKey::of(&cluster.metadata), reading);
-                }
+                self.scores.tell(&key, reading);
                 status::from_applied(&valid, cluster, &seen, Timestamp::now())
             }
-            Err(blocked) => status::blocked(cluster, blocked),
+            Err(blocked) => {
+                self.scores.tell(&key, None);
+                status::blocked(cluster, blocked)
+            }
         };
         outcome.again = Some(AGAIN);
         Ok(outcome)
@@ -212,6 +214,6 @@ impl Controller for Clusters {
 
     fn forget(&self, key: &ObjectKey) {
         self.probes.forget(key);
-        self.scores.forget(key);
+        self.scores.tell(key, None);
     }
 }

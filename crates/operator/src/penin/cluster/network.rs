@@ -1,7 +1,10 @@
-//! Pure: NetworkPolicies. The services talk to each other and to their cache, everybody asks for names, and the operator
-//! reads the metrics; anything else has to be listed in the spec.
+//! Pure: NetworkPolicies. The services talk to each other and to their cache, everybody asks for names, the operator reads
+//! the metrics, and where it takes requests for changes they may ask it; anything else has to be listed in the spec.
 
-use gantry_crds::{common::Fragment, penin::Service};
+use gantry_crds::{
+    common::Fragment,
+    penin::{SelfArchitecting, Service},
+};
 use serde_json::{Value, json};
 
 use super::{
@@ -24,13 +27,20 @@ pub fn policies(plan: &Plan<'_>, labels: impl Fn(&str) -> Value) -> Vec<Value> {
         .map(|service| json!({"port": plan.spec.port(service), "protocol": "TCP"}))
         .into();
     let mut ingress = vec![json!({"from": [family]})];
+    let home = json!({"kubernetes.io/metadata.name": plan.settings.namespace});
     if plan.spec.observability().metrics() {
-        let home = json!({"kubernetes.io/metadata.name": plan.settings.namespace});
         ingress.push(json!({"from": [{"namespaceSelector": {"matchLabels": home}}], "ports": ports}));
     }
     ingress.extend(own(policy.ingress.as_ref()));
     let names_of_hosts = json!({"ports": [{"port": 53, "protocol": "UDP"}, {"port": 53, "protocol": "TCP"}]});
     let mut egress = vec![json!({"to": [family]}), names_of_hosts];
+    let changes = plan.spec.self_architecting.as_ref();
+    if let Some(address) = plan.settings.changes_address
+        && changes.is_some_and(SelfArchitecting::enabled)
+    {
+        let port = json!([{"port": address.port(), "protocol": "TCP"}]);
+        egress.push(json!({"to": [{"namespaceSelector": {"matchLabels": home}}], "ports": port}));
+    }
     egress.extend(own(policy.egress.as_ref()));
     let mut selector = json!({"matchLabels": plan.everything()});
     selector["matchExpressions"] = json!([{"key": "service", "operator": "In", "values": names}]);

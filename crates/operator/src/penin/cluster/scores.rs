@@ -34,9 +34,10 @@ impl Scores {
         scores
     }
 
-    /// What is not known any more is not told any more.
-    pub fn tell(&self, cluster: &ObjectKey, reading: &Reading) {
-        for (score, value) in of(reading) {
+    /// What is not known any more is not told any more; all of it where nothing was read.
+    pub fn tell(&self, cluster: &ObjectKey, reading: Option<&Reading>) {
+        let nothing = Reading::default();
+        for (score, value) in of(reading.unwrap_or(&nothing)) {
             let labels = Labels {
                 penin_namespace: cluster.namespace.clone(),
                 penin_cluster: cluster.name.clone(),
@@ -51,10 +52,6 @@ impl Scores {
                 }
             }
         }
-    }
-
-    pub fn forget(&self, cluster: &ObjectKey) {
-        self.tell(cluster, &Reading::default());
     }
 }
 
@@ -93,7 +90,7 @@ mod tests {
             axes: Some([Some(0.9), Some(1.0), None, Some(0.7)]),
             silent: Vec::new(),
         };
-        scores.tell(&key, &reading);
+        scores.tell(&key, Some(&reading));
         let line = |score: &str, value: &str| {
             format!("{NAME}{{penin_namespace=\"ns\",penin_cluster=\"demo\",score=\"{score}\"}} {value}\n")
         };
@@ -107,10 +104,10 @@ mod tests {
         }
         assert!(!told.contains("alpha") && !told.contains("sr_autocorrection"));
         reading.axes = None;
-        scores.tell(&key, &reading);
+        scores.tell(&key, Some(&reading));
         let told = metrics.render();
         assert!(!told.contains("sr_awareness") && told.contains(&line("caos_plus", "1.5")));
-        scores.forget(&key);
+        scores.tell(&key, None);
         assert!(!metrics.render().contains("demo"));
     }
 }

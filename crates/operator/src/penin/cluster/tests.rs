@@ -65,8 +65,12 @@ fn kinds() -> Kinds {
 }
 
 fn wish(spec: &str) -> Result<Vec<Value>, Blocked> {
-    let (cluster, settings) = (cluster(spec), Settings::default());
-    let valid = validate::validate(&cluster, &settings, &observed(&cluster, &settings))?;
+    wish_with(spec, &Settings::default())
+}
+
+fn wish_with(spec: &str, settings: &Settings) -> Result<Vec<Value>, Blocked> {
+    let cluster = cluster(spec);
+    let valid = validate::validate(&cluster, settings, &observed(&cluster, settings))?;
     let wish = build::build(&valid, &kinds());
     Ok(wish.objects().iter().map(|wished| wished.body.clone()).collect())
 }
@@ -148,6 +152,38 @@ fn a_change_rolls_what_it_touches_and_nothing_else(#[case] after: &str, #[case] 
 
 const CHANGES: &str =
     "selfArchitecting: {enabled: true, allowedFields: [replicas.sigmaGuard], verdict: {metric: srScore}}";
+
+/// Behind a NetworkPolicy the services can ask for changes where the operator takes requests, and go nowhere else.
+#[rstest]
+#[case::asked("networkPolicy: {}", Some("0.0.0.0:8082"), true)]
+#[case::nobody_listens("networkPolicy: {}", None, false)]
+fn a_network_policy_lets_requests_for_changes_through(
+    #[case] spec: &str,
+    #[case] address: Option<&str>,
+    #[case] open: bool,
+) {
+    let settings = Settings {
+        namespace: "home".into(),
+        changes_address: address.map(|address| address.parse().expect("an address")),
+        ..Settings::default()
+    };
+    for (spec, open) in [
+        (format!("{{{CHANGES}, {spec}}}"), open),
+        (format!("{{{spec}}}"), false),
+    ] {
+        let objects = wish_with(&spec, &settings).expect("valid");
+        let mut policies = objects.iter().filter(|object| object["kind"] == "NetworkPolicy");
+        let services = policies
+            .find(|policy| policy["metadata"]["name"] == "demo-services")
+            .expect("a policy");
+        let rule = json!({
+            "to": [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "home"}}}],
+            "ports": [{"port": 8082, "protocol": "TCP"}],
+        });
+        let egress = services["spec"]["egress"].as_array().expect("rules");
+        assert_eq!(egress.contains(&rule), open, "{spec}: {egress:?}");
+    }
+}
 
 /// What belongs to the keeper of the ledger, as `Kind`s.
 fn kept(spec: &str) -> Vec<(String, Value)> {
