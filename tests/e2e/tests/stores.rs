@@ -6,7 +6,8 @@ use gantry_e2e::{
     fixtures::{condition, model_resource, wait_ready},
     snapshot::{self, child_kinds},
 };
-use gantry_kit::testing::Faults;
+use gantry_kit::testing::{Fault, Faults, Rule};
+use http::Method;
 use kube::{
     Api,
     api::{PostParams, ResourceExt},
@@ -169,5 +170,35 @@ async fn models_that_disagree_are_told_and_the_last_one_turns_out_the_light() ->
         Ok(())
     })
     .await?;
+    cluster.done().await
+}
+
+/// A quota, a webhook or a missing right may keep a store that nobody uses; the Models that are left do not suffer.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_that_cannot_be_removed_spoils_no_model() -> anyhow::Result<()> {
+    let cluster = Cluster::simulated().await?;
+    let faults = Faults::default();
+    let refused = Rule::new(Fault::Answer(403)).on(Method::DELETE, "/services/ollama-models-store-a");
+    faults.inject(refused.times(1000));
+    let _operator = Running::start(&cluster, &faults).await?;
+    let own = json!({"image": "phi3", "store": {"scope": "PerModel", "size": "1Gi", "deletionPolicy": "Delete"}});
+    cluster.apply(&model_resource(), &model("a", own)).await?;
+    wait_ready(&cluster, &model_resource(), "a", "True", None).await?;
+    let moved = cluster
+        .apply(&model_resource(), &model("a", json!({"image": "phi3"})))
+        .await?;
+    eventually(async || {
+        let a = cluster.api(&model_resource()).get("a").await?;
+        let status = &a.data["status"];
+        ensure!(
+            status["observedGeneration"] == json!(moved.metadata.generation),
+            "not seen yet: {status}"
+        );
+        ensure!(status["phase"] == "Ready", "{status}");
+        Ok(())
+    })
+    .await?;
+    // Its removal was refused, and not forgotten.
+    api(&cluster, "Service")?.get("ollama-models-store-a").await?;
     cluster.done().await
 }

@@ -55,7 +55,8 @@ impl Refused {
 pub async fn finalize(controller: &Models, model: &Model, context: &Context) -> Result<Option<Duration>> {
     let id = StoreId::of(model);
     let namespace = model.namespace().unwrap_or_default();
-    remove_unused_stores(controller, model, context).await?;
+    let removed = remove_unused_stores(controller, model, context).await;
+    unless_too_late(removed, waited(model))?;
     let known = controller.all.in_namespace(&namespace);
     if known.iter().any(|known| known.0.is_err()) {
         // One that cannot be read may use anything.
@@ -148,6 +149,17 @@ pub async fn remove_unused_stores(controller: &Models, model: &Model, context: &
     Ok(())
 }
 
+/// A store that cannot be removed is tried again for a while, and then stays: a later Model's visit removes it.
+fn unless_too_late(removed: Result<()>, waited: Duration) -> Result<()> {
+    match removed {
+        Err(error) if waited > PATIENCE => {
+            tracing::warn!(error = error.report(), "a store that no Model uses stays");
+            Ok(())
+        }
+        removed => removed,
+    }
+}
+
 fn waited(model: &Model) -> Duration {
     let since = model.meta().deletion_timestamp.as_ref().map(|time| time.0);
     let since = since.unwrap_or_else(Timestamp::now);
@@ -176,5 +188,17 @@ async fn tell_terminating(context: &Context, model: &Model) -> Result<()> {
     {
         Err(error) if error.is_not_found() => Ok(()),
         answer => answer.map(|_| ()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_store_that_cannot_be_removed_holds_a_model_up_but_not_for_ever() {
+        let refused = || Err(gantry_kit::Error::NotLeader);
+        assert!(unless_too_late(refused(), PATIENCE).is_err());
+        assert!(unless_too_late(refused(), PATIENCE + Duration::from_secs(1)).is_ok());
     }
 }

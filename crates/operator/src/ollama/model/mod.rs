@@ -166,9 +166,15 @@ impl Controller for Models {
             applied = context.apply(model, build::build(&valid, &self.autoscaler)).await;
         }
         let applied = applied?;
-        finalize::remove_unused_stores(self, model, context).await?;
+        let removed = finalize::remove_unused_stores(self, model, context).await;
         let seen = observe::look_again(model, &valid, &applied, context)?;
-        Ok(status::from_applied(&valid, model, &seen))
+        let mut outcome = status::from_applied(&valid, model, &seen);
+        if let Err(error) = removed {
+            // A store that nobody uses is not this Model's trouble.
+            tracing::warn!(error = error.report(), "a store that no Model uses stays for now");
+            outcome.again = Some(Duration::from_secs(60));
+        }
+        Ok(outcome)
     }
 
     async fn finalize(&self, model: &Model, context: &Context) -> Result<Option<Duration>> {
