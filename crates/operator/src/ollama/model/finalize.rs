@@ -1,8 +1,8 @@
 //! What owner references do not clean up: weights that nobody uses any more, and stores.
 
 use std::{
-    collections::{BTreeSet, HashMap},
-    sync::{Mutex, PoisonError},
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
@@ -22,14 +22,14 @@ use k8s_openapi::api::{
 use kube::{
     Api, Resource, ResourceExt,
     api::{Patch, PatchParams},
-    core::ApiResource,
+    core::{ApiResource, DeserializeGuard},
 };
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{
     Models,
     name::ModelName,
-    observe::{cached, ollama, users},
+    observe::{cached, ollama},
     store::{COMPONENT, POLICY, StoreId},
 };
 
@@ -58,38 +58,20 @@ pub async fn finalize(controller: &Models, model: &Model, context: &Context) -> 
     let removed = remove_unused_stores(controller, model, context).await;
     unless_too_late(removed, waited(model))?;
     let known = controller.all.in_namespace(&namespace);
-    if known.iter().any(|known| known.0.is_err()) {
+    let Some(models) = readable(&known) else {
         // One that cannot be read may use anything.
         return Ok(None);
-    }
-    let others = users(controller, model, &id);
+    };
     let at = ObjectKey::new(namespace.clone(), id.name.clone());
     let workload =
         cached::<StatefulSet>(context, &at)?.filter(|set| set["metadata"]["deletionTimestamp"].is_null());
-    let Some(name) = model.spec.image.as_deref().and_then(ModelName::parse) else {
-        return Ok(None);
-    };
-    let is_used = others
-        .iter()
-        .any(|other| other.spec.image.as_deref().is_some_and(|image| name.is(image)));
-    let kept = model
-        .spec
-        .store
-        .as_ref()
-        .is_some_and(|store| store.weights_policy() == DeletionPolicy::Retain);
-    let read_only = model
-        .spec
-        .claim()
-        .ok()
-        .flatten()
-        .is_some_and(|claim| claim.read_only);
     let service = cached::<Service>(context, &at)?;
     let (Some(_), Some(service)) = (workload, service) else {
         return Ok(None);
     };
-    if is_used || kept || read_only || waited(model) > PATIENCE {
+    let Some(name) = unused_weights(model, &models).filter(|_| waited(model) <= PATIENCE) else {
         return Ok(None);
-    }
+    };
     let key = ObjectKey::of(model.meta());
     let Some(ollama) = ollama(controller, &namespace, &id, &service) else {
         return Ok(None);
@@ -108,28 +90,47 @@ pub async fn finalize(controller: &Models, model: &Model, context: &Context) -> 
     Ok(Some(Duration::from_secs(5)))
 }
 
+/// The weights that nobody needs once this Model is gone, unless they are to stay. Models share weights by the volume:
+/// one may name the claim of another one's store.
+fn unused_weights(model: &Model, all: &[&Model]) -> Option<ModelName> {
+    let name = ModelName::parse(model.spec.image.as_deref()?)?;
+    let claim = StoreId::of(model).claim;
+    let is_used = all
+        .iter()
+        .filter(|other| stays(other) && other.meta().name != model.meta().name)
+        .filter(|other| StoreId::of(other).claim == claim)
+        .any(|other| other.spec.image.as_deref().is_some_and(|image| name.is(image)));
+    let store = model.spec.store.as_ref();
+    let kept = store.is_some_and(|store| store.weights_policy() == DeletionPolicy::Retain);
+    let given = model.spec.claim().ok().flatten();
+    let read_only = given.is_some_and(|claim| claim.read_only);
+    (!is_used && !kept && !read_only).then_some(name)
+}
+
+fn stays(model: &Model) -> bool {
+    model.meta().deletion_timestamp.is_none()
+}
+
+/// All of them, or nothing when one does not have the shape of its kind.
+fn readable(known: &[Arc<DeserializeGuard<Model>>]) -> Option<Vec<&Model>> {
+    known.iter().map(|known| known.0.as_ref().ok()).collect()
+}
+
 /// Stores of this namespace that no Model uses, and that are not to stay. A store is known by any part of it: its making
 /// may have been interrupted, and so may its removal.
 pub async fn remove_unused_stores(controller: &Models, model: &Model, context: &Context) -> Result<()> {
     let namespace = model.namespace().unwrap_or_default();
     let known = controller.all.in_namespace(&namespace);
-    let Ok(models) = known
-        .iter()
-        .map(|known| known.0.as_ref())
-        .collect::<Result<Vec<_>, _>>()
-    else {
+    let Some(models) = readable(&known) else {
         return Ok(());
     };
-    let stays =
-        |other: &&&Model| other.meta().deletion_timestamp.is_none() && other.meta().name != model.meta().name;
-    let mut used: BTreeSet<String> = models
-        .iter()
-        .filter(stays)
-        .map(|other| StoreId::of(other).name)
+    let others = models.iter().filter(|other| other.meta().name != model.meta().name);
+    let used: Vec<StoreId> = others
+        .copied()
+        .chain([model])
+        .filter(|model| stays(model))
+        .map(StoreId::of)
         .collect();
-    if model.meta().deletion_timestamp.is_none() {
-        used.insert(StoreId::of(model).name);
-    }
     // The server is last: while it is there, so is the volume that it holds.
     let parts = [
         ApiResource::erase::<Service>(&()),
@@ -139,14 +140,21 @@ pub async fn remove_unused_stores(controller: &Models, model: &Model, context: &
     for resource in parts {
         for child in context.children.shared(&resource, &namespace) {
             let metadata = &child.json()?["metadata"];
-            let store = metadata["labels"][INSTANCE_LABEL].as_str().unwrap_or_default();
-            let is_store = metadata["labels"][NAME_LABEL] == COMPONENT;
-            if is_store && metadata["annotations"][POLICY] == "Delete" && !used.contains(store) {
+            if goes(metadata, resource.kind == "PersistentVolumeClaim", &used) {
                 context.children.remove(&resource, &child).await?;
             }
         }
     }
     Ok(())
+}
+
+/// Whether a part of a store is to be removed. Its volume may be used without it, by a Model that names the claim.
+fn goes(metadata: &Value, is_claim: bool, used: &[StoreId]) -> bool {
+    let labels = &metadata["labels"];
+    let is_used = used.iter().any(|id| {
+        labels[INSTANCE_LABEL] == id.name.as_str() || (is_claim && metadata["name"] == id.claim.as_str())
+    });
+    labels[NAME_LABEL] == COMPONENT && metadata["annotations"][POLICY] == "Delete" && !is_used
 }
 
 /// A store that cannot be removed is tried again for a while, and then stays: a later Model's visit removes it.
@@ -193,7 +201,77 @@ async fn tell_terminating(context: &Context, model: &Model) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use rstest::rstest;
+
     use super::*;
+
+    fn model(name: &str, spec: &str) -> Model {
+        let spec: Value = serde_saphyr::from_str(spec).expect("YAML");
+        let metadata = json!({"name": name, "namespace": "ns"});
+        serde_json::from_value(json!({
+            "apiVersion": "ollama.ayaka.io/v1", "kind": "Model", "metadata": metadata, "spec": spec,
+        }))
+        .expect("a Model")
+    }
+
+    #[rstest]
+    #[case::last("{image: phi3}", "{image: llama3}", true)]
+    #[case::used("{image: phi3}", "{image: 'phi3:latest'}", false)]
+    #[case::another_store("{image: phi3}", "{image: phi3, store: {scope: PerModel}}", true)]
+    #[case::by_the_claim(
+        "{image: phi3}",
+        "{image: phi3, persistentVolumeClaim: ollama-models-store-pvc}",
+        false
+    )]
+    #[case::of_the_claim(
+        "{image: phi3, persistentVolumeClaim: ollama-models-store-pvc}",
+        "{image: phi3}",
+        false
+    )]
+    #[case::kept("{image: phi3, store: {weightsPolicy: Retain}}", "{image: llama3}", false)]
+    #[case::read_only(
+        "{image: phi3, persistentVolumeClaim: {claimName: a, readOnly: true}}",
+        "{image: llama3}",
+        false
+    )]
+    fn weights_go_with_the_last_model_that_uses_them(
+        #[case] spec: &str,
+        #[case] other: &str,
+        #[case] expected: bool,
+    ) {
+        let (model, other) = (model("a", spec), model("b", other));
+        let unused = unused_weights(&model, &[&model, &other]);
+        assert_eq!(unused.is_some(), expected);
+        let mut leaving = other;
+        leaving.metadata.deletion_timestamp = serde_json::from_value(json!("2026-01-01T00:00:00Z")).expect("a time");
+        let kept = spec.contains("Retain") || spec.contains("readOnly");
+        let unused = unused_weights(&model, &[&model, &leaving]);
+        assert_eq!(unused.is_some(), !kept, "one that goes as well needs nothing");
+    }
+
+    #[rstest]
+    #[case::unused("{image: phi3, store: {scope: PerModel}}", true, true)]
+    #[case::used("{image: phi3}", false, false)]
+    #[case::its_volume_is_used("{image: phi3, persistentVolumeClaim: ollama-models-store-pvc}", true, false)]
+    fn of_a_store_only_what_nobody_uses_goes(
+        #[case] left: &str,
+        #[case] server_goes: bool,
+        #[case] volume_goes: bool,
+    ) {
+        let used = [StoreId::of(&model("b", left))];
+        let shared = StoreId::of(&model("a", "{image: phi3}"));
+        let part = |name: &str| {
+            json!({
+                "name": name, "annotations": {POLICY: "Delete"},
+                "labels": {NAME_LABEL: COMPONENT, INSTANCE_LABEL: shared.name},
+            })
+        };
+        assert_eq!(goes(&part(&shared.name), false, &used), server_goes);
+        assert_eq!(goes(&part(&shared.claim), true, &used), volume_goes);
+        let mut kept = part(&shared.claim);
+        kept["annotations"][POLICY] = json!("Retain");
+        assert!(!goes(&kept, true, &[]), "it is to stay");
+    }
 
     #[test]
     fn a_store_that_cannot_be_removed_holds_a_model_up_but_not_for_ever() {
