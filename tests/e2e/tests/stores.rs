@@ -202,3 +202,33 @@ async fn a_store_that_cannot_be_removed_spoils_no_model() -> anyhow::Result<()> 
     api(&cluster, "Service")?.get("ollama-models-store-a").await?;
     cluster.done().await
 }
+
+/// On simulated nodes no store answers, so that weights that are to go hold their Model for a while.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_model_waits_for_its_weights_to_go_and_says_so_unless_they_stay() -> anyhow::Result<()> {
+    let cluster = Cluster::simulated().await?;
+    let _operator = Running::start(&cluster, &Faults::default()).await?;
+    let kept = json!({"image": "llama3", "store": {"size": "1Gi", "weightsPolicy": "Retain"}});
+    cluster.apply(&model_resource(), &model("kept", kept)).await?;
+    cluster
+        .apply(&model_resource(), &model("gone", json!({"image": "phi3"})))
+        .await?;
+    for name in ["kept", "gone"] {
+        wait_ready(&cluster, &model_resource(), name, "True", None).await?;
+        cluster.delete(&model_resource(), name).await?;
+    }
+    let models = cluster.api(&model_resource());
+    eventually(async || {
+        let left = models.get_opt("kept").await?;
+        ensure!(left.is_none(), "{:?}", left.map(|left| left.data["status"].clone()));
+        Ok(())
+    })
+    .await?;
+    eventually(async || {
+        let status = models.get("gone").await?.data["status"].clone();
+        ensure!(status["phase"] == "Terminating", "{status}");
+        Ok(())
+    })
+    .await?;
+    cluster.done().await
+}

@@ -6,10 +6,7 @@ use std::{
     time::Duration,
 };
 
-use gantry_crds::{
-    ollama::{Model, ModelPhase},
-    storage::DeletionPolicy,
-};
+use gantry_crds::{ollama::Model, storage::DeletionPolicy};
 use gantry_kit::{
     Context, ObjectKey, Result,
     pods::{INSTANCE_LABEL, NAME_LABEL},
@@ -20,11 +17,10 @@ use k8s_openapi::api::{
     core::v1::{PersistentVolumeClaim, Service},
 };
 use kube::{
-    Api, Resource, ResourceExt,
-    api::{Patch, PatchParams},
+    Resource, ResourceExt,
     core::{ApiResource, DeserializeGuard},
 };
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::{
     Models,
@@ -86,7 +82,6 @@ pub async fn finalize(controller: &Models, model: &Model, context: &Context) -> 
         controller.pulls.expire(&at, &name.short());
         return Ok(None);
     }
-    tell_terminating(context, model).await?;
     Ok(Some(Duration::from_secs(5)))
 }
 
@@ -174,34 +169,10 @@ fn waited(model: &Model) -> Duration {
     Duration::try_from(Timestamp::now().duration_since(since)).unwrap_or_default()
 }
 
-async fn tell_terminating(context: &Context, model: &Model) -> Result<()> {
-    if model.status.as_ref().and_then(|status| status.phase) == Some(ModelPhase::Terminating) {
-        return Ok(());
-    }
-    let name = model.name_any();
-    let api = Api::<Model>::namespaced(context.caller.client(), &model.namespace().unwrap_or_default());
-    let patch = Patch::Merge(json!({"status": {
-        "phase": ModelPhase::Terminating, "stage": "removing the weights",
-        "message": "the weights are removed from the store, since no other Model uses them",
-    }}));
-    let params = PatchParams {
-        field_manager: Some(format!("{}-status", context.field_manager)),
-        ..PatchParams::default()
-    };
-    let call = api.patch_status(&name, &params, &patch);
-    match context
-        .caller
-        .write(format!("write the status of Model {name}"), call)
-        .await
-    {
-        Err(error) if error.is_not_found() => Ok(()),
-        answer => answer.map(|_| ()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use rstest::rstest;
+    use serde_json::json;
 
     use super::*;
 

@@ -224,6 +224,7 @@ pub fn summarize(status: &mut ModelStatus) {
     let summary = verdicts::summary(conditions);
     let is_available = gantry_kit::conditions::is_true(conditions, types::AVAILABLE);
     let phase = match summary.reason {
+        reasons::TERMINATING => ModelPhase::Terminating,
         _ if summary.is_ready => ModelPhase::Ready,
         reasons::SCALED_TO_ZERO => ModelPhase::Ready,
         _ if summary.is_stalled && is_available => ModelPhase::Degraded,
@@ -233,6 +234,9 @@ pub fn summarize(status: &mut ModelStatus) {
         _ => ModelPhase::Pending,
     };
     let message = summary.message.to_owned();
+    if phase == ModelPhase::Terminating {
+        status.stage = Some("being removed".to_owned());
+    }
     status.phase = Some(phase);
     status.message = Some(message);
 }

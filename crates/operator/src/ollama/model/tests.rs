@@ -319,6 +319,18 @@ fn what_is_told(
     }
 }
 
+#[test]
+fn one_that_goes_says_so() {
+    let known = gantry_crds::ollama::ModelStatus {
+        phase: Some(ModelPhase::Ready),
+        stage: Some("serving".to_owned()),
+        ..Default::default()
+    };
+    let told = gantry_kit::driver::ending::<Models>(Some(&known), jiff::Timestamp::UNIX_EPOCH);
+    assert_eq!(told.phase, Some(ModelPhase::Terminating));
+    assert_eq!(told.stage.as_deref(), Some("being removed"));
+}
+
 #[rstest]
 #[case::not_wanted("{}", [true; 3], "NotRequested", "")]
 #[case::made("{serviceMonitor: true}", [true, false, false], "Succeeded", "")]
