@@ -237,6 +237,18 @@ fn the_model_that_is_asked(#[case] spec: &str, #[case] expected: Option<&str>) {
     assert_eq!(valid.model.as_deref(), expected);
 }
 
+/// With no model named, what was chosen when it was the only one stays while it is served.
+#[rstest]
+#[case::still_served("gpt-4o", Some("gpt-4o"))]
+#[case::by_prefix("local/x", Some("local/x"))]
+#[case::not_served("gpt-3", None)]
+fn a_model_more_ends_no_running_agent(#[case] before: &str, #[case] expected: Option<&str>) {
+    let mut agent = agent("{modelAPI: llm}");
+    agent.status = serde_json::from_value(json!({"model": before})).expect("a status");
+    let model = validated(&World::whole(), &agent).ok().and_then(|valid| valid.model);
+    assert_eq!(model.as_deref(), expected);
+}
+
 #[test]
 fn the_only_model_need_not_be_named() {
     let world = World::default();

@@ -151,12 +151,19 @@ fn choose_model(agent: &Agent, dependencies: &Dependencies) -> Result<Option<Str
         Named::Elsewhere => Ok(None),
         Named::NotAtAll => match served.as_slice() {
             [only] if !only.contains('*') => Ok(Some(only.clone())),
+            // The choice was made when there was no other; that more is served now is no reason to end what runs.
+            _ if keeps(dependencies, served) => Ok(dependencies.model_before.clone()),
             _ => Err(Blocked::stuck(
                 reasons::INVALID_SPEC,
                 format!("no model is named, and ModelAPI {api} serves {list}: set spec.model"),
             )),
         },
     }
+}
+
+fn keeps(dependencies: &Dependencies, served: &[String]) -> bool {
+    let before = dependencies.model_before.as_ref();
+    before.is_some_and(|model| served.iter().any(|pattern| serves(pattern, model)))
 }
 
 /// Exactly, all of them, or all with a prefix.
