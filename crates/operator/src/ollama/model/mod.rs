@@ -167,7 +167,7 @@ impl Controller for Models {
         }
         let applied = applied?;
         let removed = finalize::remove_unused_stores(self, model, context).await;
-        let seen = observe::look_again(model, &valid, &applied, context)?;
+        let seen = observe::look_again(model, &valid, observed.store, &applied, context)?;
         let mut outcome = status::from_applied(&valid, model, &seen);
         if let Err(error) = removed {
             // A store that nobody uses is not this Model's trouble.

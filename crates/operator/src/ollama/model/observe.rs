@@ -212,7 +212,14 @@ pub struct Seen {
     pub store_pods: Vec<Arc<PodSummary>>,
 }
 
-pub fn look_again(model: &Model, valid: &Valid, applied: &Applied, context: &Context) -> Result<Seen> {
+/// `before` is the store as it was found, which may not have been in the wish.
+pub fn look_again(
+    model: &Model,
+    valid: &Valid,
+    before: Live,
+    applied: &Applied,
+    context: &Context,
+) -> Result<Seen> {
     let key = ObjectKey::of(model.meta());
     let store = &valid.store.id.name;
     let at = ObjectKey::new(key.namespace.clone(), store.clone());
@@ -221,8 +228,8 @@ pub fn look_again(model: &Model, valid: &Valid, applied: &Applied, context: &Con
         pods: context.pods_of(Models::NAME, &key),
         store: Live {
             claim: None,
-            workload: applied.get("StatefulSet", store)?,
-            service: applied.get("Service", store)?,
+            workload: applied.get("StatefulSet", store)?.or(before.workload),
+            service: applied.get("Service", store)?.or(before.service),
         },
         store_pods: context.pods_of(COMPONENT, &at),
     })

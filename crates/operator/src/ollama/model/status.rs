@@ -47,7 +47,7 @@ pub fn blocked(model: &Model, blocked: Blocked) -> Outcome<ModelStatus> {
 }
 
 pub fn from_applied(model: &Valid, before: &Model, seen: &Seen) -> Outcome<ModelStatus> {
-    let store = store_verdict(seen);
+    let store = store_verdict(model, seen);
     let (ready, progress) = ready(model, seen, &store);
     let report = seen.deployment.as_ref().map(rollout::report).unwrap_or_default();
     let wanted = seen
@@ -141,9 +141,15 @@ fn failure(model: &Valid, words: &str) -> String {
     }
 }
 
-fn store_verdict(seen: &Seen) -> Verdict {
-    if seen.store.is_ready() {
-        return Verdict::yes(reasons::READY, "the store is up");
+fn store_verdict(model: &Valid, seen: &Seen) -> Verdict {
+    match &model.store_waits {
+        Some(waits) if seen.store.is_ready() => {
+            let message = format!("the store is up, but changes to it wait: {}", waits.message);
+            return Verdict::yes(reasons::READY, message);
+        }
+        Some(waits) => return Verdict::no(waits.reason, format!("the store: {}", waits.message)),
+        None if seen.store.is_ready() => return Verdict::yes(reasons::READY, "the store is up"),
+        None => {}
     }
     match rollout::trouble(&seen.store_pods) {
         Some((reason, message)) => Verdict::no(reason, format!("the store: {message}")),

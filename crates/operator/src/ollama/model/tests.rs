@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use gantry_crds::ollama::{Model, ModelPhase};
-use gantry_kit::{Progress, wish::Belongs};
+use gantry_kit::{Progress, Truth, wish::Belongs};
 use kube::core::ApiResource;
 use rstest::rstest;
 use serde_json::{Value, json};
@@ -317,6 +317,39 @@ fn what_is_told(
     if matches!(pull, Some(State::Present(_))) {
         assert_eq!(told.size.as_deref(), Some("2.1 GB"));
     }
+}
+
+/// What one Model says about the store that it shares must not end the others.
+#[rstest]
+#[case::store_is_up(1, true, "Ready", "changes to it wait")]
+#[case::store_is_not_there(0, false, "WaitingForSecret", "does not exist")]
+fn a_secret_that_the_store_misses_holds_up_the_store_alone(
+    #[case] store_ready: i32,
+    #[case] is_ready: bool,
+    #[case] reason: &str,
+    #[case] words: &str,
+) {
+    let other = model("old", 9, "{image: llama3, store: {registryKey: {name: absent, key: k}}}");
+    let model = model("demo", 1, "{image: phi3}");
+    let mut observed = observed(&model, &[other], Some(present()));
+    observed.store.workload = Some(json!({"status": {"readyReplicas": store_ready}}));
+    let valid = validate::validate(&model, &Settings::default(), &observed).expect("not blocked");
+    let wish = build::build(&valid, &autoscaler());
+    let shared = wish.objects().iter().any(|wished| wished.belongs == Belongs::ToMany);
+    assert!(!shared, "the store is left as it is");
+    assert_eq!(wish.find("Deployment", "ollama-model-demo").is_some(), is_ready);
+    let seen = Seen {
+        deployment: is_ready.then(|| serde_json::from_value(deployment(1)).expect("a Deployment")),
+        pods: vec![],
+        store: observed.store.clone(),
+        store_pods: vec![],
+    };
+    let outcome = status::from_applied(&valid, &model, &seen);
+    let also = |wanted: &str| outcome.also.iter().find(|(type_, _)| *type_ == wanted);
+    let (_, store) = also("StoreReady").expect("told");
+    assert_eq!((store.truth == Truth::True, store.reason.as_str()), (is_ready, reason));
+    assert!(store.message.contains(words), "{}", store.message);
+    assert_eq!(outcome.ready.truth == Truth::True, is_ready, "{:?}", outcome.ready);
 }
 
 #[test]
