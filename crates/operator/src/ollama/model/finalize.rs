@@ -62,9 +62,12 @@ pub async fn finalize(controller: &Models, model: &Model, context: &Context) -> 
     let workload =
         cached::<StatefulSet>(context, &at)?.filter(|set| set["metadata"]["deletionTimestamp"].is_null());
     let service = cached::<Service>(context, &at)?;
-    let (Some(_), Some(service)) = (workload, service) else {
+    let (Some(workload), Some(service)) = (workload, service) else {
         return Ok(None);
     };
+    if mounts_read_only(&workload) {
+        return Ok(None);
+    }
     let Some(name) = unused_weights(model, &models).filter(|_| waited(model) <= PATIENCE) else {
         return Ok(None);
     };
@@ -97,9 +100,14 @@ fn unused_weights(model: &Model, all: &[&Model]) -> Option<ModelName> {
         .any(|other| other.spec.image.as_deref().is_some_and(|image| name.is(image)));
     let store = model.spec.store.as_ref();
     let kept = store.is_some_and(|store| store.weights_policy() == DeletionPolicy::Retain);
-    let given = model.spec.claim().ok().flatten();
-    let read_only = given.is_some_and(|claim| claim.read_only);
-    (!is_used && !kept && !read_only).then_some(name)
+    (!is_used && !kept).then_some(name)
+}
+
+/// Nothing can be erased from such a store.
+fn mounts_read_only(workload: &Value) -> bool {
+    let volumes = workload["spec"]["template"]["spec"]["volumes"].as_array();
+    let mut volumes = volumes.into_iter().flatten();
+    volumes.any(|volume| volume["persistentVolumeClaim"]["readOnly"] == true)
 }
 
 fn stays(model: &Model) -> bool {
@@ -200,11 +208,6 @@ mod tests {
         false
     )]
     #[case::kept("{image: phi3, store: {weightsPolicy: Retain}}", "{image: llama3}", false)]
-    #[case::read_only(
-        "{image: phi3, persistentVolumeClaim: {claimName: a, readOnly: true}}",
-        "{image: llama3}",
-        false
-    )]
     fn weights_go_with_the_last_model_that_uses_them(
         #[case] spec: &str,
         #[case] other: &str,
@@ -215,7 +218,7 @@ mod tests {
         assert_eq!(unused.is_some(), expected);
         let mut leaving = other;
         leaving.metadata.deletion_timestamp = serde_json::from_value(json!("2026-01-01T00:00:00Z")).expect("a time");
-        let kept = spec.contains("Retain") || spec.contains("readOnly");
+        let kept = spec.contains("Retain");
         let unused = unused_weights(&model, &[&model, &leaving]);
         assert_eq!(unused.is_some(), !kept, "one that goes as well needs nothing");
     }

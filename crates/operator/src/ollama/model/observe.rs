@@ -5,7 +5,6 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 use gantry_crds::{
     common::PullPolicy,
     ollama::{Model, PORT},
-    storage::AccessMode,
 };
 use gantry_kit::{
     Applied, Context, Controller, ObjectKey, Result,
@@ -28,7 +27,7 @@ use super::{
     monitoring,
     name::ModelName,
     pull::{Order, State},
-    store::{COMPONENT, Live, StoreId},
+    store::{self, COMPONENT, Live, StoreId},
     validate::{self, Valid},
 };
 use crate::workload::{reach, refs, route};
@@ -69,17 +68,14 @@ pub async fn observe(controller: &Models, model: &Model, context: &Context) -> R
     context.links.set(Models::NAME, &key, &before);
     let users = users(controller, model, &id);
     let store = Live {
-        claim: if id.is_given {
-            None
-        } else {
-            live::<PersistentVolumeClaim>(context, &at(&id.claim)).await?
-        },
+        claim: live::<PersistentVolumeClaim>(context, &at(&id.claim)).await?,
         workload: live::<StatefulSet>(context, &at(&id.name)).await?,
         service: cached::<Service>(context, &at(&id.name))?,
     };
     let refused_size = controller.refused.get(&at(&id.claim));
     let workload = validate::workload_name(model);
-    let pull = look(controller, model, &id, &store, context);
+    let may_pull = !store::read_only(&id, &users, &store);
+    let pull = look(controller, model, &id, &store, may_pull, context);
     let info = known_info(
         model,
         pull.as_ref(),
@@ -166,7 +162,14 @@ pub fn ollama(controller: &Models, namespace: &str, id: &StoreId, service: &Valu
     })
 }
 
-fn look(controller: &Models, model: &Model, id: &StoreId, store: &Live, context: &Context) -> Option<State> {
+fn look(
+    controller: &Models,
+    model: &Model,
+    id: &StoreId,
+    store: &Live,
+    may_pull: bool,
+    context: &Context,
+) -> Option<State> {
     let key = ObjectKey::of(model.meta());
     let name = ModelName::parse(model.spec.image.as_deref()?)?.short();
     let at = ObjectKey::new(key.namespace.clone(), id.name.clone());
@@ -176,16 +179,13 @@ fn look(controller: &Models, model: &Model, id: &StoreId, store: &Live, context:
         return None;
     }
     let ollama = ollama(controller, &key.namespace, id, store.service.as_ref()?)?;
-    let claim = model.spec.claim().ok().flatten();
-    let read_only =
-        claim.is_some_and(|claim| claim.read_only) || model.spec.access_mode() == AccessMode::ReadOnlyMany;
     let pull = model.spec.pull.clone().unwrap_or_default();
     let stall = u64::try_from(pull.stall_timeout_seconds()).unwrap_or(300);
     let order = Order {
         store: at,
         model: name,
         insecure: pull.insecure.unwrap_or(false),
-        may_pull: !read_only && model.spec.image_pull_policy() != PullPolicy::Never,
+        may_pull: may_pull && model.spec.image_pull_policy() != PullPolicy::Never,
         stall: Duration::from_secs(stall),
         uid: store.workload.as_ref()?["metadata"]["uid"].as_str()?.to_owned(),
     };

@@ -256,6 +256,35 @@ fn what_a_volume_cannot_is_told_and_left(
     assert_eq!(claim["spec"]["storageClassName"], "slow", "as it is");
 }
 
+/// A claim that is given is used as it is: its own mode says where pods can be and whether anything can be written.
+#[rstest]
+#[case::many("{}", &["ReadWriteMany"], false, false)]
+#[case::widest("{}", &["ReadOnlyMany", "ReadWriteMany"], false, false)]
+#[case::one_node("{}", &["ReadWriteOnce"], true, false)]
+#[case::read_only("{}", &["ReadOnlyMany"], false, true)]
+#[case::user_knows_better("{accessMode: ReadWriteMany}", &["ReadWriteOnce"], false, false)]
+fn the_mode_of_a_given_claim_counts(
+    #[case] said: &str,
+    #[case] modes: &[&str],
+    #[case] tied: bool,
+    #[case] read_only: bool,
+) {
+    let spec = format!("{{image: phi3, persistentVolumeClaim: mine, persistentVolume: {said}}}");
+    let model = model("demo", 1, &spec);
+    let mut observed = observed(&model, &[], Some(present()));
+    observed.store.claim = Some(json!({"spec": {
+        "accessModes": modes, "storageClassName": "slow", "resources": {"requests": {"storage": "1Gi"}},
+    }}));
+    let valid = validate::validate(&model, &Settings::default(), &observed).expect("valid");
+    assert_eq!(valid.store.conflicts, [""; 0], "nothing of it is asked for");
+    assert_eq!(valid.template["spec"]["affinity"].is_object(), tied);
+    let mount = valid.store.pod()["volumes"][0]["persistentVolumeClaim"]["readOnly"] == true;
+    assert_eq!((valid.store.read_only, mount), (read_only, read_only));
+    let id = StoreId::of(&model);
+    let asked = super::store::read_only(&id, &observed.users, &observed.store);
+    assert_eq!(asked, read_only, "nothing is downloaded into what cannot be written");
+}
+
 #[rstest]
 #[case::plain("phi", "ollama-model-phi", "ollama-model-phi")]
 #[case::dots("llama3.1", "ollama-model-llama3.1", "ollama-model-llama3-1-")]
