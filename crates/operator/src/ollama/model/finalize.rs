@@ -3,7 +3,7 @@
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex, PoisonError},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use gantry_crds::{ollama::Model, storage::DeletionPolicy};
@@ -32,19 +32,23 @@ use super::{
 /// Nothing keeps a Model for longer than this.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Sizes that claims were refused, so that they are not asked for again and again.
+/// Sizes that claims were refused, so that they are not asked for at every visit. After a while they are: the class may
+/// allow it by now.
 #[derive(Default)]
-pub struct Refused(Mutex<HashMap<ObjectKey, String>>);
+pub struct Refused(Mutex<HashMap<ObjectKey, (String, Instant)>>);
 
 impl Refused {
-    pub fn get(&self, claim: &ObjectKey) -> Option<String> {
-        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        known.get(claim).cloned()
+    const ASK_AGAIN: Duration = Duration::from_secs(600);
+
+    pub fn get(&self, claim: &ObjectKey, now: Instant) -> Option<String> {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        known.retain(|_, (_, since)| now.duration_since(*since) < Self::ASK_AGAIN);
+        known.get(claim).map(|(size, _)| size.clone())
     }
 
-    pub fn insert(&self, claim: ObjectKey, size: String) {
+    pub fn insert(&self, claim: ObjectKey, size: String, now: Instant) {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        known.insert(claim, size);
+        known.insert(claim, (size, now));
     }
 }
 
@@ -245,6 +249,15 @@ mod tests {
         let mut kept = part(&shared.claim);
         kept["annotations"][POLICY] = json!("Retain");
         assert!(!goes(&kept, true, &[]), "it is to stay");
+    }
+
+    #[test]
+    fn a_size_that_was_refused_is_asked_for_again_later() {
+        let (refused, start) = (Refused::default(), Instant::now());
+        let claim = ObjectKey::new("ns", "claim");
+        refused.insert(claim.clone(), "9Gi".to_owned(), start);
+        assert_eq!(refused.get(&claim, start).as_deref(), Some("9Gi"));
+        assert_eq!(refused.get(&claim, start + Refused::ASK_AGAIN), None);
     }
 
     #[test]

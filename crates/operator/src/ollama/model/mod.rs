@@ -15,7 +15,10 @@ mod store;
 mod tests;
 mod validate;
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use gantry_crds::ollama::{Model, ModelStatus};
 use gantry_kit::{
@@ -157,7 +160,7 @@ impl Controller for Models {
         {
             let size = valid.store.size().to_owned();
             let claim = ObjectKey::new(valid.namespace.clone(), valid.store.id.claim.clone());
-            self.refused.insert(claim, size.clone());
+            self.refused.insert(claim, size.clone(), Instant::now());
             observed.refused_size = Some(size);
             valid = match validate::validate(model, &self.settings, &observed) {
                 Ok(valid) => valid,

@@ -1,6 +1,10 @@
 //! Every read: the other Models, the store and what it knows of the weights before, the workload after the apply.
 
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeSet,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use gantry_crds::{
     common::PullPolicy,
@@ -72,7 +76,7 @@ pub async fn observe(controller: &Models, model: &Model, context: &Context) -> R
         workload: live::<StatefulSet>(context, &at(&id.name)).await?,
         service: cached::<Service>(context, &at(&id.name))?,
     };
-    let refused_size = controller.refused.get(&at(&id.claim));
+    let refused_size = controller.refused.get(&at(&id.claim), Instant::now());
     let workload = validate::workload_name(model);
     let may_pull = !store::read_only(&id, &users, &store);
     let pull = look(controller, model, &id, &store, may_pull, context);
