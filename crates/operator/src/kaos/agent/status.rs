@@ -8,6 +8,7 @@ use gantry_crds::{
     kaos::{Agent, AgentStatus},
 };
 use gantry_kit::{Outcome, Truth, Verdict};
+use k8s_openapi::api::apps::v1::Deployment;
 
 use super::{
     env,
@@ -22,11 +23,17 @@ use crate::{
     },
 };
 
-/// Nothing was built for this spec; what runs already goes on and is reported as it was.
-pub fn blocked(agent: &Agent, blocked: Blocked) -> Outcome<AgentStatus> {
-    let status = agent.status.clone().unwrap_or_default();
+/// Nothing was built for this spec; what runs already goes on, and its pods are reported as they are.
+pub fn blocked(agent: &Agent, running: Option<&Deployment>, blocked: Blocked) -> Outcome<AgentStatus> {
+    let mut status = agent.status.clone().unwrap_or_default();
     let known = status.conditions.clone();
-    blocked.outcome(
+    let report = running.map(rollout::report);
+    if let Some(report) = &report {
+        status.observed_replicas = report.replicas;
+        status.replicas = report.replicas;
+        status.deployment = Some(report.clone());
+    }
+    let mut outcome = blocked.outcome(
         status,
         known.as_deref(),
         &[
@@ -35,7 +42,12 @@ pub fn blocked(agent: &Agent, blocked: Blocked) -> Outcome<AgentStatus> {
             types::MEMORY_DEGRADED,
             types::ROUTED,
         ],
-    )
+    );
+    if let Some(report) = report {
+        let available = report.available_replicas.unwrap_or(0);
+        verdicts::retell(&mut outcome, types::AVAILABLE, verdicts::available(available));
+    }
+    outcome
 }
 
 pub fn from_applied(agent: &Valid, seen: &Seen) -> Outcome<AgentStatus> {

@@ -280,7 +280,7 @@ fn what_is_waited_for(#[case] world: World, #[case] reason: &str, #[case] words:
     for words in words {
         assert!(blocked.message.contains(words), "{}", blocked.message);
     }
-    let outcome = status::blocked(&agent(NEEDY), blocked);
+    let outcome = status::blocked(&agent(NEEDY), None, blocked);
     assert_eq!(settled(None, outcome).phase, Some(Phase::Waiting));
     // Told not to wait, it starts with addresses by name.
     let eager = agent(&NEEDY.replace("{modelAPI", "{waitForDependencies: false, modelAPI"));
@@ -302,6 +302,34 @@ fn running() -> Seen {
         deployment: serde_json::from_value(deployment).expect("a Deployment"),
         pods: Vec::new(),
     }
+}
+
+/// What was built earlier goes on, and may come and go.
+#[rstest]
+#[case::runs(1, "True Succeeded")]
+#[case::lost(0, "False Progressing")]
+fn one_that_is_blocked_tells_of_its_pods_as_they_are(#[case] pods: i32, #[case] available: &str) {
+    let agent = agent("{modelAPI: llm}");
+    let mut before = agent.clone();
+    before.status = serde_json::from_value(json!({
+        "replicas": 7, "conditions": [{"type": "Available", "status": "True", "reason": "Succeeded", "message": "",
+                                       "lastTransitionTime": "2026-01-01T00:00:00Z"}],
+    }))
+    .expect("a status");
+    let mut deployment = running().deployment;
+    if let Some(status) = &mut deployment.status {
+        status.replicas = Some(pods);
+        status.available_replicas = Some(pods);
+    }
+    let blocked = validated(&World::whole(), &agent).err().expect("no model is named");
+    let outcome = status::blocked(&before, Some(&deployment), blocked);
+    let status = settled(before.status.as_ref(), outcome);
+    assert_eq!((status.replicas, status.observed_replicas), (Some(pods), Some(pods)));
+    assert!(
+        told(&status, "Available").starts_with(available),
+        "{}",
+        told(&status, "Available")
+    );
 }
 
 /// Everything that is needed goes away: the pods stay exactly as they are, and the loss is told.

@@ -75,7 +75,7 @@ pub fn validate(agent: &Agent, settings: &Settings, observed: &Observed) -> Resu
     // Last, so that whoever waits for peers is known to wait for nothing else.
     wait(&[Role::Peer])?;
     Ok(Valid {
-        child: names::child("agent", &name),
+        child: child_name(&name),
         fingerprint: refs::fingerprint(&uses, &observed.known),
         route: route(&agent.spec, settings, observed.has_gateway_api),
         spec: agent.spec.clone(),
@@ -86,6 +86,10 @@ pub fn validate(agent: &Agent, settings: &Settings, observed: &Observed) -> Resu
         namespace,
         pod,
     })
+}
+
+pub fn child_name(name: &str) -> String {
+    names::child("agent", name)
 }
 
 /// The original's selector: it cannot change on a live Deployment.

@@ -151,7 +151,7 @@ impl Controller for Models {
         let mut observed = observe::observe(self, model, context).await?;
         let mut valid = match validate::validate(model, &self.settings, &observed) {
             Ok(valid) => valid,
-            Err(blocked) => return Ok(status::blocked(model, blocked)),
+            Err(blocked) => return Ok(status::blocked(model, observed.running().as_ref(), blocked)),
         };
         let mut applied = context.apply(model, build::build(&valid, &self.autoscaler)).await;
         if let Err(error) = &applied
@@ -164,7 +164,7 @@ impl Controller for Models {
             observed.refused_size = Some(size);
             valid = match validate::validate(model, &self.settings, &observed) {
                 Ok(valid) => valid,
-                Err(blocked) => return Ok(status::blocked(model, blocked)),
+                Err(blocked) => return Ok(status::blocked(model, observed.running().as_ref(), blocked)),
             };
             applied = context.apply(model, build::build(&valid, &self.autoscaler)).await;
         }

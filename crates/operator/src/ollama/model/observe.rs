@@ -58,6 +58,11 @@ impl Observed {
     pub fn users(&self) -> Vec<&Model> {
         self.users.iter().map(AsRef::as_ref).collect()
     }
+
+    /// What was built before, as far as it has the shape of a Deployment.
+    pub fn running(&self) -> Option<Deployment> {
+        serde_json::from_value(self.deployment.clone()?).ok()
+    }
 }
 
 pub async fn observe(controller: &Models, model: &Model, context: &Context) -> Result<Observed> {

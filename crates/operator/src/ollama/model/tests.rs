@@ -381,6 +381,27 @@ fn a_secret_that_the_store_misses_holds_up_the_store_alone(
     assert_eq!(outcome.ready.truth == Truth::True, is_ready, "{:?}", outcome.ready);
 }
 
+#[rstest]
+#[case::runs(1, "True", ModelPhase::Degraded)]
+#[case::lost(0, "False", ModelPhase::Failed)]
+fn one_that_is_blocked_tells_of_its_pods_as_they_are(
+    #[case] ready: i32,
+    #[case] available: &str,
+    #[case] phase: ModelPhase,
+) {
+    let model = model("demo", 1, "{image: 'a b'}");
+    let mut observed = observed(&model, &[], None);
+    observed.deployment = Some(deployment(ready));
+    let blocked = wish(&model, &observed).expect_err("invalid");
+    let outcome = status::blocked(&model, observed.running().as_ref(), blocked);
+    let told = gantry_kit::driver::settle::<Models>(None, outcome, Some(1), jiff::Timestamp::UNIX_EPOCH);
+    let counts = (told.replicas, told.available_replicas, told.unavailable_replicas);
+    assert_eq!(counts, (Some(1), Some(ready), Some(1 - ready)));
+    let conditions = told.conditions.unwrap_or_default();
+    let condition = gantry_kit::conditions::find(&conditions, "Available").expect("told");
+    assert_eq!((condition.status.as_str(), told.phase), (available, Some(phase)));
+}
+
 #[test]
 fn one_that_goes_says_so() {
     let known = gantry_crds::ollama::ModelStatus {
