@@ -232,3 +232,36 @@ async fn a_model_waits_for_its_weights_to_go_and_says_so_unless_they_stay() -> a
     .await?;
     cluster.done().await
 }
+
+/// The last word about a store goes with the Model that said it: those that are left look again.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_model_said_of_the_store_goes_with_it() -> anyhow::Result<()> {
+    let cluster = Cluster::simulated().await?;
+    let _operator = Running::start(&cluster, &Faults::default()).await?;
+    let says = |word: &str| json!({"image": "phi3", "store": {"env": [{"name": word, "value": "1"}]}});
+    let silent = json!({"image": "phi3", "store": {"size": "1Gi"}});
+    cluster.apply(&model_resource(), &model("silent", silent)).await?;
+    wait_ready(&cluster, &model_resource(), "silent", "True", None).await?;
+    let store_says = async |word: &str, said: bool| {
+        eventually(async || {
+            let store = api(&cluster, "StatefulSet")?.get("ollama-models-store").await?;
+            let env = store.data["spec"]["template"]["spec"]["containers"][0]["env"].to_string();
+            ensure!(env.contains(word) == said, "{word} should be there: {said}; {env}");
+            Ok(())
+        })
+        .await
+    };
+    for (name, word) in [("moves", "MOVES"), ("goes", "GOES")] {
+        cluster.apply(&model_resource(), &model(name, says(word))).await?;
+        store_says(word, true).await?;
+        if name == "goes" {
+            cluster.delete(&model_resource(), name).await?;
+        } else {
+            let mut elsewhere = says(word);
+            elsewhere["store"]["scope"] = json!("PerModel");
+            cluster.apply(&model_resource(), &model(name, elsewhere)).await?;
+        }
+        store_says(word, false).await?;
+    }
+    cluster.done().await
+}

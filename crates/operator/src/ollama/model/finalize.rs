@@ -6,7 +6,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use gantry_crds::{ollama::Model, storage::DeletionPolicy};
+use gantry_crds::{
+    ollama::{Model, ModelPhase},
+    storage::DeletionPolicy,
+};
 use gantry_kit::{
     Context, ObjectKey, Result,
     pods::{INSTANCE_LABEL, NAME_LABEL},
@@ -55,6 +58,10 @@ impl Refused {
 pub async fn finalize(controller: &Models, model: &Model, context: &Context) -> Result<Option<Duration>> {
     let id = StoreId::of(model);
     let namespace = model.namespace().unwrap_or_default();
+    if model.status.as_ref().and_then(|status| status.phase) != Some(ModelPhase::Terminating) {
+        // The first look at the end of this Model, whose word about the store counts no more.
+        wake_others(controller, model, context);
+    }
     let removed = remove_unused_stores(controller, model, context).await;
     unless_too_late(removed, waited(model))?;
     let known = controller.all.in_namespace(&namespace);
@@ -90,6 +97,19 @@ pub async fn finalize(controller: &Models, model: &Model, context: &Context) -> 
         return Ok(None);
     }
     Ok(Some(Duration::from_secs(5)))
+}
+
+/// What a store looks like follows from all its Models, so that the others have to look when one has something else to
+/// say, or nothing any more. Which store it spoke of before is not known.
+pub fn wake_others(controller: &Models, model: &Model, context: &Context) {
+    let namespace = model.namespace().unwrap_or_default();
+    let own = ObjectKey::of(model.meta());
+    for other in controller.all.in_namespace(&namespace) {
+        let key = ObjectKey::of(other.meta());
+        if key != own {
+            context.queue.add(key);
+        }
+    }
 }
 
 /// The weights that nobody needs once this Model is gone, unless they are to stay. Models share weights by the volume:

@@ -148,6 +148,11 @@ impl Controller for Models {
     }
 
     async fn reconcile(&self, model: &Model, context: &Context) -> Result<Outcome<ModelStatus>> {
+        let seen = model.status.as_ref().and_then(|status| status.observed_generation);
+        // A new Model is the youngest and changes nothing for the others.
+        if seen.is_some() && seen != model.meta().generation {
+            finalize::wake_others(self, model, context);
+        }
         let mut observed = observe::observe(self, model, context).await?;
         let mut valid = match validate::validate(model, &self.settings, &observed) {
             Ok(valid) => valid,
