@@ -25,7 +25,9 @@ use serde_json::{Value, json};
 
 use crate::{
     Settings,
-    workload::{claim, merge::strategic, names, pod as pods, verdicts::Blocked},
+    workload::{
+        claim, deployment::REFERENCES, merge::strategic, names, pod as pods, verdicts::Blocked,
+    },
 };
 
 /// The store that all Models of a namespace share, as ollama-operator called it.
@@ -291,6 +293,11 @@ impl Store {
     /// What its server's pod is made of.
     pub fn pod(&self) -> &Value {
         &self.workload["spec"]["template"]["spec"]
+    }
+
+    /// Rolls the server when a Secret or ConfigMap that it reads changes.
+    pub fn reads(&mut self, fingerprint: &str) {
+        self.workload["spec"]["template"]["metadata"]["annotations"][REFERENCES] = json!(fingerprint);
     }
 
     /// In the order in which they need each other.

@@ -4,7 +4,11 @@
 use std::sync::Arc;
 
 use gantry_crds::ollama::{Model, ModelPhase};
-use gantry_kit::{Progress, Truth, wish::Belongs};
+use gantry_kit::{
+    ObjectKey, Progress, Truth,
+    references::{Reference, Resolved, Source},
+    wish::Belongs,
+};
 use kube::core::ApiResource;
 use rstest::rstest;
 use serde_json::{Value, json};
@@ -400,6 +404,33 @@ fn one_that_is_blocked_tells_of_its_pods_as_they_are(
     let conditions = told.conditions.unwrap_or_default();
     let condition = gantry_kit::conditions::find(&conditions, "Available").expect("told");
     assert_eq!((condition.status.as_str(), told.phase), (available, Some(phase)));
+}
+
+/// And where it reads nothing there is no trace of it: a store that is taken over must not restart for that.
+#[test]
+fn a_secret_that_changes_rolls_the_store() {
+    let rolled_by = |spec: &str, digest: &str| {
+        let model = model("demo", 1, spec);
+        let mut observed = observed(&model, &[], Some(present()));
+        let reference = Reference {
+            source: Source::Secret,
+            key: ObjectKey::new("ns", "keys"),
+        };
+        let resolved = Resolved {
+            digests: [("k".to_owned(), digest.to_owned())].into(),
+            ..Resolved::default()
+        };
+        observed.known = [(reference, Some(Arc::new(resolved)))].into();
+        let valid = validate::validate(&model, &Settings::default(), &observed).expect("valid");
+        let wish = build::build(&valid, &autoscaler());
+        let store = wish.find("StatefulSet", "ollama-models-store").expect("a store");
+        store["spec"]["template"]["metadata"]["annotations"].clone()
+    };
+    let spec = "{image: phi3, store: {registryKey: {name: keys, key: k}}}";
+    assert_ne!(rolled_by(spec, "1"), Value::Null);
+    assert_eq!(rolled_by(spec, "1"), rolled_by(spec, "1"));
+    assert_ne!(rolled_by(spec, "1"), rolled_by(spec, "2"));
+    assert_eq!(rolled_by("{image: phi3}", "1"), Value::Null);
 }
 
 #[test]

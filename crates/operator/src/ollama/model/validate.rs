@@ -81,12 +81,15 @@ pub fn workload_name(model: &Model) -> String {
 
 pub fn validate(model: &Model, settings: &Settings, observed: &Observed) -> Result<Valid, Blocked> {
     Blocked::on_problems(&model.spec.problems())?;
-    let draft = draft(model, settings, observed)?;
+    let mut draft = draft(model, settings, observed)?;
     let namespace = model.namespace().unwrap_or_default();
     let uses = refs::uses(&namespace, &draft.template["spec"]);
     Blocked::on_missing(refs::missing(&uses, &observed.known))?;
     let uses_of_store = refs::uses(&namespace, draft.store.pod());
     let store_waits = Blocked::on_missing(refs::missing(&uses_of_store, &observed.known)).err();
+    if let Some(fingerprint) = refs::fingerprint(&uses_of_store, &observed.known) {
+        draft.store.reads(&fingerprint);
+    }
     let workload = workload_name(model);
     let named = |source| {
         let uses = uses.iter().filter(|used| used.reference.source == source);
