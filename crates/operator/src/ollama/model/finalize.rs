@@ -87,9 +87,10 @@ pub async fn finalize(controller: &Models, model: &Model, context: &Context) -> 
         return Ok(None);
     };
     let asked = name.clone();
+    let subject = erasure(model, &name);
     let erased = controller
         .erasures
-        .look(&key, &asked.short(), &context.queue, move || async move {
+        .look(&key, &subject, &context.queue, move || async move {
             ollama.delete(&asked).await.map_err(|fault| format!("{fault:?}"))
         });
     if let Some(Ok(())) = erased {
@@ -97,6 +98,11 @@ pub async fn finalize(controller: &Models, model: &Model, context: &Context) -> 
         return Ok(None);
     }
     Ok(Some(Duration::from_secs(5)))
+}
+
+/// What is asked for: an answer that an earlier Model of the same name got says nothing about the weights of this one.
+fn erasure(model: &Model, name: &ModelName) -> String {
+    format!("{} {}", model.uid().unwrap_or_default(), name.short())
 }
 
 /// What a store looks like follows from all its Models, so that the others have to look when one has something else to
@@ -269,6 +275,17 @@ mod tests {
         let mut kept = part(&shared.claim);
         kept["annotations"][POLICY] = json!("Retain");
         assert!(!goes(&kept, true, &[]), "it is to stay");
+    }
+
+    #[test]
+    fn a_namesake_has_its_weights_erased_anew() {
+        let name = ModelName::parse("phi3").expect("a name");
+        let [old, new] = ["1", "2"].map(|uid| {
+            let mut model = model("a", "{image: phi3}");
+            model.metadata.uid = Some(uid.to_owned());
+            erasure(&model, &name)
+        });
+        assert_ne!(old, new);
     }
 
     #[test]
