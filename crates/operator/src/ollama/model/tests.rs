@@ -462,6 +462,13 @@ fn monitoring_is_told(
 }
 
 #[test]
+fn the_service_of_metrics_is_no_other_models_service() {
+    let model = model("phi-metrics", 1, "{image: phi3}");
+    let valid = validate::validate(&model, &Settings::default(), &observed(&model, &[], None)).expect("valid");
+    assert_ne!(super::monitoring::service_name("phi"), valid.service);
+}
+
+#[test]
 fn what_the_user_does_before_a_stop_replaces_ours() {
     let hook = "{name: server, lifecycle: {preStop: {exec: {command: [sync]}}}}";
     let spec = format!("{{image: phi3, podTemplate: {{spec: {{containers: [{hook}]}}}}}}");
