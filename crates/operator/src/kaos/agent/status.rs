@@ -109,13 +109,7 @@ fn memory(agent: &Valid) -> Verdict {
     let Some(store) = memory.and_then(|memory| text(memory.memory_store.as_ref())) else {
         return Verdict::no(reasons::NOT_REQUESTED, "");
     };
-    let config = agent.spec.config.iter().flat_map(|config| config.env.iter());
-    let container = agent
-        .spec
-        .container
-        .iter()
-        .flat_map(|container| container.env.iter());
-    let mut own = config.chain(container).flatten();
+    let mut own = env::given(&agent.spec).into_iter();
     if own.any(|variable| variable.name == env::MEMORY_STORE_VARIABLE) {
         let message = "the store is where the environment says";
         return Verdict::no(reasons::MEMORY_HEALTHY, message);

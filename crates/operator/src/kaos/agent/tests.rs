@@ -400,6 +400,15 @@ fn what_still_serves_is_not_lost() {
       container: {env: [{name: MODEL_API_URL, value: x}, {name: MODEL_NAME, value: local/y}]}}",
     Some("MODEL_API_URL, MODEL_NAME")
 )]
+#[case::in_the_pod(
+    "{modelAPI: llm, model: gpt-4o, container: {env: [{name: MODEL_NAME, value: local/x}]},
+      podSpec: {containers: [{name: agent, env: [{name: MODEL_API_URL, value: x}, {name: MODEL_NAME, value: local/y}]}]}}",
+    Some("MODEL_API_URL, MODEL_NAME")
+)]
+#[case::in_another_container(
+    "{modelAPI: llm, model: gpt-4o, podSpec: {containers: [{name: side, env: [{name: MODEL_NAME, value: x}]}]}}",
+    None
+)]
 fn clashes_are_told_and_the_user_wins(#[case] spec: &str, #[case] expected: Option<&str>) {
     let world = World::whole();
     let agent = agent(spec);

@@ -120,12 +120,14 @@ enum Named {
 
 /// What the pod will see: the user's environment wins over `spec.model`.
 fn named(agent: &Agent) -> Named {
-    let variable = env::given(agent)
+    let variable = env::given(&agent.spec)
+        .into_iter()
         .rev()
         .find(|variable| variable.name == MODEL_NAME_VARIABLE);
     match variable {
         Some(variable) if variable.value_from.is_some() => Named::Elsewhere,
         variable => variable
+            .as_ref()
             .and_then(|variable| text(variable.value.as_ref()))
             .or_else(|| text(agent.spec.model.as_ref()))
             .map_or(Named::NotAtAll, |model| Named::Literally(model.to_owned())),
