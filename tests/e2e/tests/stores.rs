@@ -181,7 +181,8 @@ async fn a_store_that_cannot_be_removed_spoils_no_model() -> anyhow::Result<()> 
     let refused = Rule::new(Fault::Answer(403)).on(Method::DELETE, "/services/ollama-models-store-a");
     faults.inject(refused.times(1000));
     let _operator = Running::start(&cluster, &faults).await?;
-    let own = json!({"image": "phi3", "store": {"scope": "PerModel", "size": "1Gi", "deletionPolicy": "Delete"}});
+    let own =
+        json!({"image": "phi3", "store": {"scope": "PerModel", "size": "1Gi", "deletionPolicy": "Delete"}});
     cluster.apply(&model_resource(), &model("a", own)).await?;
     wait_ready(&cluster, &model_resource(), "a", "True", None).await?;
     let moved = cluster
@@ -220,7 +221,11 @@ async fn a_model_waits_for_its_weights_to_go_and_says_so_unless_they_stay() -> a
     let models = cluster.api(&model_resource());
     eventually(async || {
         let left = models.get_opt("kept").await?;
-        ensure!(left.is_none(), "{:?}", left.map(|left| left.data["status"].clone()));
+        ensure!(
+            left.is_none(),
+            "{:?}",
+            left.map(|left| left.data["status"].clone())
+        );
         Ok(())
     })
     .await?;
@@ -246,7 +251,10 @@ async fn what_a_model_said_of_the_store_goes_with_it() -> anyhow::Result<()> {
         eventually(async || {
             let store = api(&cluster, "StatefulSet")?.get("ollama-models-store").await?;
             let env = store.data["spec"]["template"]["spec"]["containers"][0]["env"].to_string();
-            ensure!(env.contains(word) == said, "{word} should be there: {said}; {env}");
+            ensure!(
+                env.contains(word) == said,
+                "{word} should be there: {said}; {env}"
+            );
             Ok(())
         })
         .await
@@ -262,6 +270,36 @@ async fn what_a_model_said_of_the_store_goes_with_it() -> anyhow::Result<()> {
             cluster.apply(&model_resource(), &model(name, elsewhere)).await?;
         }
         store_says(word, false).await?;
+    }
+    cluster.done().await
+}
+
+/// On simulated nodes no store answers, so that what is to be removed stays named.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_model_served_before_is_to_be_removed_unless_another_uses_it() -> anyhow::Result<()> {
+    let cluster = Cluster::simulated().await?;
+    let _operator = Running::start(&cluster, &Faults::default()).await?;
+    let of = |image: &str| json!({"image": image, "store": {"size": "1Gi"}});
+    for (name, image) in [("a", "phi3"), ("b", "phi3")] {
+        cluster.apply(&model_resource(), &model(name, of(image))).await?;
+        wait_ready(&cluster, &model_resource(), name, "True", None).await?;
+    }
+    for (name, replaced) in [("a", json!(null)), ("b", json!(["phi3:latest"]))] {
+        let changed = cluster
+            .apply(&model_resource(), &model(name, of("llama3")))
+            .await?;
+        eventually(async || {
+            let live = cluster.api(&model_resource()).get(name).await?;
+            let status = &live.data["status"];
+            ensure!(
+                status["observedGeneration"] == json!(changed.metadata.generation),
+                "{status}"
+            );
+            ensure!(status["phase"] == "Ready", "{status}");
+            ensure!(status["replaced"] == replaced, "{status}");
+            Ok(())
+        })
+        .await?;
     }
     cluster.done().await
 }

@@ -378,7 +378,11 @@ async fn a_poisoned_object_stops_nobody() -> anyhow::Result<()> {
         cluster.delete(&fixture.resource, "poison").await?;
         eventually(async || {
             let left = cluster.api(&fixture.resource).get_opt("poison").await?;
-            ensure!(left.is_none(), "held by {:?}", left.map(|left| left.metadata.finalizers));
+            ensure!(
+                left.is_none(),
+                "held by {:?}",
+                left.map(|left| left.metadata.finalizers)
+            );
             Ok(())
         })
         .await?;

@@ -245,7 +245,9 @@ fn the_model_that_is_asked(#[case] spec: &str, #[case] expected: Option<&str>) {
 fn a_model_more_ends_no_running_agent(#[case] before: &str, #[case] expected: Option<&str>) {
     let mut agent = agent("{modelAPI: llm}");
     agent.status = serde_json::from_value(json!({"model": before})).expect("a status");
-    let model = validated(&World::whole(), &agent).ok().and_then(|valid| valid.model);
+    let model = validated(&World::whole(), &agent)
+        .ok()
+        .and_then(|valid| valid.model);
     assert_eq!(model.as_deref(), expected);
 }
 
@@ -321,10 +323,15 @@ fn one_that_is_blocked_tells_of_its_pods_as_they_are(#[case] pods: i32, #[case] 
         status.replicas = Some(pods);
         status.available_replicas = Some(pods);
     }
-    let blocked = validated(&World::whole(), &agent).err().expect("no model is named");
+    let blocked = validated(&World::whole(), &agent)
+        .err()
+        .expect("no model is named");
     let outcome = status::blocked(&before, Some(&deployment), blocked);
     let status = settled(before.status.as_ref(), outcome);
-    assert_eq!((status.replicas, status.observed_replicas), (Some(pods), Some(pods)));
+    assert_eq!(
+        (status.replicas, status.observed_replicas),
+        (Some(pods), Some(pods))
+    );
     assert!(
         told(&status, "Available").starts_with(available),
         "{}",

@@ -186,7 +186,10 @@ fn a_missing_key_is_waited_for() {
     // What was built earlier goes on, and is told as it is.
     assert_eq!(told.replicas, Some(2));
     let conditions = told.conditions.take().unwrap_or_default();
-    assert!(!gantry_kit::conditions::is_true(&conditions, "Available"), "{conditions:?}");
+    assert!(
+        !gantry_kit::conditions::is_true(&conditions, "Available"),
+        "{conditions:?}"
+    );
     assert_eq!(
         (told.phase, told.observed_generation),
         (Some(Phase::Waiting), Some(1))

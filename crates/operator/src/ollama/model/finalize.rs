@@ -7,7 +7,7 @@ use std::{
 };
 
 use gantry_crds::{
-    ollama::{Model, ModelPhase},
+    ollama::{Model, ModelPhase, ModelStatus},
     storage::DeletionPolicy,
 };
 use gantry_kit::{
@@ -27,6 +27,7 @@ use serde_json::Value;
 
 use super::{
     Models,
+    api::Ollama,
     name::ModelName,
     observe::{cached, ollama},
     store::{COMPONENT, POLICY, StoreId},
@@ -79,25 +80,79 @@ pub async fn finalize(controller: &Models, model: &Model, context: &Context) -> 
     if mounts_read_only(&workload) {
         return Ok(None);
     }
-    let Some(name) = unused_weights(model, &models).filter(|_| waited(model) <= PATIENCE) else {
+    let image = model.spec.image.as_deref().unwrap_or_default();
+    let Some(name) = unused_weights(model, image, &models).filter(|_| waited(model) <= PATIENCE) else {
         return Ok(None);
     };
-    let key = ObjectKey::of(model.meta());
     let Some(ollama) = ollama(controller, &namespace, &id, &service) else {
         return Ok(None);
     };
+    let is_erased = erase(controller, model, &at, &name, ollama, context);
+    Ok((!is_erased).then_some(Duration::from_secs(5)))
+}
+
+/// Asks the store in the background to erase these weights. True once it has.
+fn erase(
+    controller: &Models,
+    model: &Model,
+    store: &ObjectKey,
+    name: &ModelName,
+    ollama: Ollama,
+    context: &Context,
+) -> bool {
+    let key = ObjectKey::of(model.meta());
+    let subject = erasure(model, name);
     let asked = name.clone();
-    let subject = erasure(model, &name);
     let erased = controller
         .erasures
         .look(&key, &subject, &context.queue, move || async move {
             ollama.delete(&asked).await.map_err(|fault| format!("{fault:?}"))
         });
-    if let Some(Ok(())) = erased {
-        controller.pulls.expire(&at, &name.short());
-        return Ok(None);
+    let is_erased = matches!(erased, Some(Ok(())));
+    if is_erased {
+        controller.pulls.expire(store, &name.short());
     }
-    Ok(Some(Duration::from_secs(5)))
+    is_erased
+}
+
+/// Erases what this Model served before and nobody needs, one after the other. Returns what is left of it.
+pub fn erase_replaced(
+    controller: &Models,
+    model: &Model,
+    mut replaced: Vec<String>,
+    service: Option<&Value>,
+    context: &Context,
+) -> Vec<String> {
+    let namespace = model.namespace().unwrap_or_default();
+    let known = controller.all.in_namespace(&namespace);
+    let Some(models) = readable(&known) else {
+        return replaced;
+    };
+    // Those that others use are theirs to erase, when they go.
+    replaced.retain(|image| unused_weights(model, image, &models).is_some());
+    let id = StoreId::of(model);
+    let ollama = service.and_then(|service| ollama(controller, &namespace, &id, service));
+    if let Some(ollama) = ollama
+        && let Some(name) = replaced.first().and_then(|image| ModelName::parse(image))
+    {
+        let at = ObjectKey::new(namespace, id.name);
+        if erase(controller, model, &at, &name, ollama, context) {
+            replaced.remove(0);
+        }
+    }
+    replaced
+}
+
+/// What this Model served before `image`, as far as its weights are still to go: as told before, and the last one that was
+/// recorded.
+pub fn replaced(before: Option<&ModelStatus>, recorded: Option<&str>, image: &ModelName) -> Vec<String> {
+    let told = before.and_then(|status| status.replaced.clone());
+    let mut all: Vec<String> = told.unwrap_or_default();
+    all.extend(recorded.map(ToOwned::to_owned));
+    all.retain(|name| !image.is(name));
+    all.sort();
+    all.dedup();
+    all
 }
 
 /// What is asked for: an answer that an earlier Model of the same name got says nothing about the weights of this one.
@@ -118,19 +173,28 @@ pub fn wake_others(controller: &Models, model: &Model, context: &Context) {
     }
 }
 
-/// The weights that nobody needs once this Model is gone, unless they are to stay. Models share weights by the volume:
-/// one may name the claim of another one's store.
-fn unused_weights(model: &Model, all: &[&Model]) -> Option<ModelName> {
-    let name = ModelName::parse(model.spec.image.as_deref()?)?;
+/// The weights of `image` when nobody but this Model needs them, unless they are to stay. Models share weights by the
+/// volume: one may name the claim of another one's store.
+fn unused_weights(model: &Model, image: &str, all: &[&Model]) -> Option<ModelName> {
+    let name = ModelName::parse(image)?;
     let claim = StoreId::of(model).claim;
     let is_used = all
         .iter()
         .filter(|other| stays(other) && other.meta().name != model.meta().name)
         .filter(|other| StoreId::of(other).claim == claim)
-        .any(|other| other.spec.image.as_deref().is_some_and(|image| name.is(image)));
+        .any(|other| needs(other, &name));
     let store = model.spec.store.as_ref();
     let kept = store.is_some_and(|store| store.weights_policy() == DeletionPolicy::Retain);
     (!is_used && !kept).then_some(name)
+}
+
+/// By its spec, or by pods that it has not replaced yet.
+fn needs(model: &Model, name: &ModelName) -> bool {
+    let status = model.status.as_ref();
+    let rolling = status.filter(|status| status.phase != Some(ModelPhase::Ready));
+    let before = rolling.and_then(|status| status.replaced.as_ref());
+    let mut images = model.spec.image.iter().chain(before.into_iter().flatten());
+    images.any(|image| name.is(image))
 }
 
 /// Nothing can be erased from such a store.
@@ -157,7 +221,9 @@ pub async fn remove_unused_stores(controller: &Models, model: &Model, context: &
     let Some(models) = readable(&known) else {
         return Ok(());
     };
-    let others = models.iter().filter(|other| other.meta().name != model.meta().name);
+    let others = models
+        .iter()
+        .filter(|other| other.meta().name != model.meta().name);
     let used: Vec<StoreId> = others
         .copied()
         .chain([model])
@@ -244,13 +310,28 @@ mod tests {
         #[case] expected: bool,
     ) {
         let (model, other) = (model("a", spec), model("b", other));
-        let unused = unused_weights(&model, &[&model, &other]);
+        let unused = unused_weights(&model, "phi3", &[&model, &other]);
         assert_eq!(unused.is_some(), expected);
         let mut leaving = other;
-        leaving.metadata.deletion_timestamp = serde_json::from_value(json!("2026-01-01T00:00:00Z")).expect("a time");
+        leaving.metadata.deletion_timestamp =
+            serde_json::from_value(json!("2026-01-01T00:00:00Z")).expect("a time");
         let kept = spec.contains("Retain");
-        let unused = unused_weights(&model, &[&model, &leaving]);
+        let unused = unused_weights(&model, "phi3", &[&model, &leaving]);
         assert_eq!(unused.is_some(), !kept, "one that goes as well needs nothing");
+    }
+
+    #[rstest]
+    #[case::rolling(ModelPhase::Loading, false)]
+    #[case::done(ModelPhase::Ready, true)]
+    fn weights_of_pods_that_are_not_replaced_yet_stay(#[case] phase: ModelPhase, #[case] expected: bool) {
+        let (model, mut other) = (model("a", "{image: phi3}"), model("b", "{image: llama3}"));
+        other.status = Some(ModelStatus {
+            phase: Some(phase),
+            replaced: Some(vec!["phi3:latest".to_owned()]),
+            ..ModelStatus::default()
+        });
+        let unused = unused_weights(&model, "phi3", &[&model, &other]);
+        assert_eq!(unused.is_some(), expected);
     }
 
     #[rstest]
@@ -275,6 +356,26 @@ mod tests {
         let mut kept = part(&shared.claim);
         kept["annotations"][POLICY] = json!("Retain");
         assert!(!goes(&kept, true, &[]), "it is to stay");
+    }
+
+    #[rstest]
+    #[case::first(None, None, &[])]
+    #[case::same(None, Some("phi3:latest"), &[])]
+    #[case::edited(None, Some("llama3:latest"), &["llama3:latest"])]
+    #[case::edited_twice(Some("gemma:2b"), Some("llama3:latest"), &["gemma:2b", "llama3:latest"])]
+    #[case::still_to_go(Some("gemma:2b"), Some("phi3:latest"), &["gemma:2b"])]
+    #[case::taken_back(Some("phi3:latest"), Some("llama3:latest"), &["llama3:latest"])]
+    fn what_was_served_before_is_remembered(
+        #[case] told: Option<&str>,
+        #[case] recorded: Option<&str>,
+        #[case] expected: &[&str],
+    ) {
+        let status = ModelStatus {
+            replaced: told.map(|told| vec![told.to_owned()]),
+            ..ModelStatus::default()
+        };
+        let image = ModelName::parse("phi3").expect("a name");
+        assert_eq!(replaced(Some(&status), recorded, &image), expected);
     }
 
     #[test]

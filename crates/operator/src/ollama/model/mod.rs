@@ -22,7 +22,7 @@ use std::{
 
 use gantry_crds::ollama::{Model, ModelStatus};
 use gantry_kit::{
-    Common, Context, Controller, Error, ObjectKey, Outcome, Result, error::code, manager::Roots,
+    Common, Context, Controller, Error, ObjectKey, Outcome, Progress, Result, error::code, manager::Roots,
     probe::Probes,
 };
 use kube::{Client, Resource, core::ApiResource};
@@ -148,9 +148,10 @@ impl Controller for Models {
     }
 
     async fn reconcile(&self, model: &Model, context: &Context) -> Result<Outcome<ModelStatus>> {
-        let seen = model.status.as_ref().and_then(|status| status.observed_generation);
+        let before = model.status.as_ref();
+        let told = before.and_then(|status| status.observed_generation);
         // A new Model is the youngest and changes nothing for the others.
-        if seen.is_some() && seen != model.meta().generation {
+        if told.is_some() && told != model.meta().generation {
             finalize::wake_others(self, model, context);
         }
         let mut observed = observe::observe(self, model, context).await?;
@@ -177,6 +178,14 @@ impl Controller for Models {
         let removed = finalize::remove_unused_stores(self, model, context).await;
         let seen = observe::look_again(model, &valid, observed.store, &applied, context)?;
         let mut outcome = status::from_applied(&valid, model, &seen);
+        let mut replaced = finalize::replaced(before, observed.served_before.as_deref(), &valid.model);
+        if valid.store.read_only {
+            replaced.clear();
+        } else if !replaced.is_empty() && outcome.progress == Progress::Done {
+            // Only now no pod needs the old weights.
+            replaced = finalize::erase_replaced(self, model, replaced, seen.store.service.as_ref(), context);
+        }
+        outcome.status.replaced = Some(replaced).filter(|replaced| !replaced.is_empty());
         if let Err(error) = removed {
             // A store that nobody uses is not this Model's trouble.
             tracing::warn!(error = error.report(), "a store that no Model uses stays for now");

@@ -47,6 +47,8 @@ pub struct Observed {
     pub pull: Option<State>,
     /// What Ollama told about the model of the spec, now or earlier.
     pub info: Option<Info>,
+    /// The model that was last recorded: another one than that of the spec when the spec was changed just now.
+    pub served_before: Option<String>,
     pub deployment: Option<Value>,
     pub known: refs::Known,
     pub has_gateway_api: bool,
@@ -85,17 +87,16 @@ pub async fn observe(controller: &Models, model: &Model, context: &Context) -> R
     let workload = validate::workload_name(model);
     let may_pull = !store::read_only(&id, &users, &store);
     let pull = look(controller, model, &id, &store, may_pull, context);
-    let info = known_info(
-        model,
-        pull.as_ref(),
-        cached::<ConfigMap>(context, &at(&workload))?,
-    );
+    let recorded = cached::<ConfigMap>(context, &at(&workload))?.and_then(|map| recorded_info(&map));
+    let served_before = recorded.as_ref().map(|info| info.name.clone());
+    let info = known_info(model, pull.as_ref(), recorded);
     let mut observed = Observed {
         users,
         store,
         refused_size,
         pull,
         info,
+        served_before,
         deployment: live::<Deployment>(context, &at(&workload)).await?,
         known: refs::Known::new(),
         has_gateway_api: context.apis.has(route::CRD),
@@ -202,14 +203,16 @@ fn look(
 }
 
 /// What the store says now, or what it said earlier about the same model.
-fn known_info(model: &Model, pull: Option<&State>, recorded: Option<Value>) -> Option<Info> {
+fn known_info(model: &Model, pull: Option<&State>, recorded: Option<Info>) -> Option<Info> {
     if let Some(State::Present(info)) = pull {
         return Some(info.as_ref().clone());
     }
-    let recorded = recorded?;
-    let info: Info = serde_json::from_str(recorded["data"][validate::METADATA].as_str()?).ok()?;
     let name = ModelName::parse(model.spec.image.as_deref()?)?;
-    (name.is(&info.name) && info.size.is_some()).then_some(info)
+    recorded.filter(|info| name.is(&info.name) && info.size.is_some())
+}
+
+fn recorded_info(config_map: &Value) -> Option<Info> {
+    serde_json::from_str(config_map["data"][validate::METADATA].as_str()?).ok()
 }
 
 /// What the cluster shows once the wish is applied.

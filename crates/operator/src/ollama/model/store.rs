@@ -25,9 +25,7 @@ use serde_json::{Value, json};
 
 use crate::{
     Settings,
-    workload::{
-        claim, deployment::REFERENCES, merge::strategic, names, pod as pods, verdicts::Blocked,
-    },
+    workload::{claim, deployment::REFERENCES, merge::strategic, names, pod as pods, verdicts::Blocked},
 };
 
 /// The store that all Models of a namespace share, as ollama-operator called it.

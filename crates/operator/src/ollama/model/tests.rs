@@ -70,6 +70,7 @@ fn observed(model: &Model, others: &[Model], pull: Option<State>) -> Observed {
             _ => None,
         },
         pull,
+        served_before: None,
         deployment: None,
         known: refs::Known::new(),
         has_gateway_api: false,
@@ -286,7 +287,10 @@ fn the_mode_of_a_given_claim_counts(
     assert_eq!((valid.store.read_only, mount), (read_only, read_only));
     let id = StoreId::of(&model);
     let asked = super::store::read_only(&id, &observed.users, &observed.store);
-    assert_eq!(asked, read_only, "nothing is downloaded into what cannot be written");
+    assert_eq!(
+        asked, read_only,
+        "nothing is downloaded into what cannot be written"
+    );
 }
 
 #[rstest]
@@ -362,13 +366,20 @@ fn a_secret_that_the_store_misses_holds_up_the_store_alone(
     #[case] reason: &str,
     #[case] words: &str,
 ) {
-    let other = model("old", 9, "{image: llama3, store: {registryKey: {name: absent, key: k}}}");
+    let other = model(
+        "old",
+        9,
+        "{image: llama3, store: {registryKey: {name: absent, key: k}}}",
+    );
     let model = model("demo", 1, "{image: phi3}");
     let mut observed = observed(&model, &[other], Some(present()));
     observed.store.workload = Some(json!({"status": {"readyReplicas": store_ready}}));
     let valid = validate::validate(&model, &Settings::default(), &observed).expect("not blocked");
     let wish = build::build(&valid, &autoscaler());
-    let shared = wish.objects().iter().any(|wished| wished.belongs == Belongs::ToMany);
+    let shared = wish
+        .objects()
+        .iter()
+        .any(|wished| wished.belongs == Belongs::ToMany);
     assert!(!shared, "the store is left as it is");
     assert_eq!(wish.find("Deployment", "ollama-model-demo").is_some(), is_ready);
     let seen = Seen {
@@ -380,9 +391,17 @@ fn a_secret_that_the_store_misses_holds_up_the_store_alone(
     let outcome = status::from_applied(&valid, &model, &seen);
     let also = |wanted: &str| outcome.also.iter().find(|(type_, _)| *type_ == wanted);
     let (_, store) = also("StoreReady").expect("told");
-    assert_eq!((store.truth == Truth::True, store.reason.as_str()), (is_ready, reason));
+    assert_eq!(
+        (store.truth == Truth::True, store.reason.as_str()),
+        (is_ready, reason)
+    );
     assert!(store.message.contains(words), "{}", store.message);
-    assert_eq!(outcome.ready.truth == Truth::True, is_ready, "{:?}", outcome.ready);
+    assert_eq!(
+        outcome.ready.truth == Truth::True,
+        is_ready,
+        "{:?}",
+        outcome.ready
+    );
 }
 
 #[rstest]
@@ -464,7 +483,8 @@ fn monitoring_is_told(
 #[test]
 fn the_service_of_metrics_is_no_other_models_service() {
     let model = model("phi-metrics", 1, "{image: phi3}");
-    let valid = validate::validate(&model, &Settings::default(), &observed(&model, &[], None)).expect("valid");
+    let valid =
+        validate::validate(&model, &Settings::default(), &observed(&model, &[], None)).expect("valid");
     assert_ne!(super::monitoring::service_name("phi"), valid.service);
 }
 
