@@ -133,7 +133,7 @@ pub fn is_taken(error: &sqlx::Error, constraint: &str) -> bool {
 fn is_unkeepable(error: &sqlx::Error) -> bool {
     error
         .as_database_error()
-        .and_then(|error| error.code())
+        .and_then(sqlx::error::DatabaseError::code)
         .is_some_and(|code| ["22021", "22P05", "22008"].contains(&code.as_ref()))
 }
 

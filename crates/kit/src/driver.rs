@@ -94,7 +94,14 @@ impl<C: Controller> Driver<C> {
         let object = match &cached.0 {
             Ok(object) => object,
             Err(invalid) => {
-                self.report_undecodable(&invalid.metadata, &invalid.error).await?;
+                let meta = &invalid.metadata;
+                if meta.deletion_timestamp.is_some() {
+                    // What cannot be read tells nothing that could be cleaned up, and nothing may keep it for ever.
+                    self.keep_finalizers(meta, &others_finalizers::<C>(meta, true))
+                        .await?;
+                } else {
+                    self.report_undecodable(meta, &invalid.error).await?;
+                }
                 return Ok(None);
             }
         };
@@ -114,7 +121,8 @@ impl<C: Controller> Driver<C> {
         {
             // Held before anything is made; what this write returns comes by the watch and is visited then.
             let held = object.finalizers().iter().map(String::as_str).chain([finalizer]);
-            self.write_finalizers(object, held.collect()).await?;
+            self.write_finalizers(object.meta(), &held.collect::<Vec<_>>())
+                .await?;
             return Ok(None);
         }
         let mut outcome = self.controller.reconcile(object, &self.context).await;
@@ -296,25 +304,15 @@ impl<C: Controller> Driver<C> {
 
     /// Cleans up and takes our finalizer away, and those of an original operator, which would otherwise stay for ever.
     async fn let_go(&self, object: &C::Kind) -> Result<Option<Duration>> {
-        let held = object.finalizers();
         let mut again = None;
-        if C::FINALIZER.is_some_and(|ours| held.iter().any(|held| held == ours)) {
+        if C::FINALIZER.is_some_and(|ours| object.finalizers().iter().any(|held| held == ours)) {
             again = self.controller.finalize(object, &self.context).await?;
         }
-        let stays = |name: &&str| {
-            let ours = C::FINALIZER == Some(*name) && again.is_none();
-            !ours && !C::OBSOLETE_FINALIZERS.contains(name)
-        };
-        let kept: Vec<&str> = held.iter().map(String::as_str).filter(stays).collect();
+        let kept = others_finalizers::<C>(object.meta(), again.is_none());
         if !kept.is_empty() {
             self.tell_the_end(object).await;
         }
-        if kept.len() < held.len() {
-            match self.write_finalizers(object, kept).await {
-                Err(error) if error.is_not_found() => {}
-                answer => answer?,
-            }
-        }
+        self.keep_finalizers(object.meta(), &kept).await?;
         Ok(again)
     }
 
@@ -333,20 +331,41 @@ impl<C: Controller> Driver<C> {
         }
     }
 
-    async fn write_finalizers(&self, object: &C::Kind, finalizers: Vec<&str>) -> Result<()> {
-        let name = object.name_any();
-        let api = Api::<C::Kind>::namespaced(
-            self.context.caller.client(),
-            &object.namespace().unwrap_or_default(),
-        );
+    /// Takes away all finalizers but these. An object that is gone meanwhile holds none.
+    async fn keep_finalizers(&self, meta: &ObjectMeta, kept: &[&str]) -> Result<()> {
+        if kept.len() == meta.finalizers.as_deref().unwrap_or_default().len() {
+            return Ok(());
+        }
+        match self.write_finalizers(meta, kept).await {
+            Err(error) if error.is_not_found() => Ok(()),
+            answer => answer,
+        }
+    }
+
+    /// The answer is not looked into: it may not have the shape of its kind.
+    async fn write_finalizers(&self, meta: &ObjectMeta, finalizers: &[&str]) -> Result<()> {
+        let name = meta.name.as_deref().unwrap_or_default();
+        let resource = ApiResource::erase::<C::Kind>(&());
+        let namespace = meta.namespace.as_deref().unwrap_or_default();
+        let api = Api::<DynamicObject>::namespaced_with(self.context.caller.client(), namespace, &resource);
         let patch = Patch::Merge(json!({"metadata": {
-            "finalizers": finalizers, "resourceVersion": object.resource_version(), "uid": object.uid(),
+            "finalizers": finalizers, "resourceVersion": meta.resource_version, "uid": meta.uid,
         }}));
         let params = PatchParams::default();
-        let call = api.patch(&name, &params, &patch);
-        let action = format!("change the finalizers of {} {name}", C::Kind::kind(&()));
+        let call = api.patch(name, &params, &patch);
+        let action = format!("change the finalizers of {} {name}", resource.kind);
         self.context.caller.write(action, call).await.map(|_| ())
     }
+}
+
+/// The finalizers that stay on an object that goes: neither those of the original operator nor, once it is `done`, ours.
+fn others_finalizers<C: Controller>(meta: &ObjectMeta, done: bool) -> Vec<&str> {
+    let held = meta.finalizers.iter().flatten().map(String::as_str);
+    held.filter(|name| {
+        let ours = C::FINALIZER == Some(*name) && done;
+        !ours && !C::OBSOLETE_FINALIZERS.contains(name)
+    })
+    .collect()
 }
 
 fn all_verdicts(

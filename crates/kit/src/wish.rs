@@ -198,7 +198,7 @@ fn drop_empty(value: &mut Value) {
                 drop_empty(value);
                 let meaningful_when_empty = matches!(
                     key.as_str(),
-                    "emptyDir" | "podSelector" | "namespaceSelector" | "matchLabels"
+                    "emptyDir" | "labelSelector" | "podSelector" | "namespaceSelector" | "matchLabels"
                 );
                 !(value.is_null()
                     || (!meaningful_when_empty && value.as_object().is_some_and(serde_json::Map::is_empty)))
@@ -328,6 +328,14 @@ mod tests {
         assert_eq!(sent(json!(3), "2"), 3, "the user asks for another number");
         assert_eq!(sent(Value::Null, "2"), 7, "handed to an autoscaler without a dip");
         assert_eq!(wished(json!(2)).body["spec"]["replicas"], 2, "creation");
+    }
+
+    #[test]
+    fn a_selector_of_everything_stays() {
+        let spread = json!({"topologySpreadConstraints": [{"topologyKey": "zone", "labelSelector": {}}]});
+        let mut value = spread.clone();
+        drop_empty(&mut value);
+        assert_eq!(value, spread);
     }
 
     #[test]

@@ -6,7 +6,8 @@ use gantry_e2e::{
     fixtures::{condition, model_resource, wait_ready},
     snapshot::{self, child_kinds},
 };
-use gantry_kit::testing::Faults;
+use gantry_kit::testing::{Fault, Faults, Rule};
+use http::Method;
 use kube::{
     Api,
     api::{PostParams, ResourceExt},
@@ -169,5 +170,136 @@ async fn models_that_disagree_are_told_and_the_last_one_turns_out_the_light() ->
         Ok(())
     })
     .await?;
+    cluster.done().await
+}
+
+/// A quota, a webhook or a missing right may keep a store that nobody uses; the Models that are left do not suffer.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_that_cannot_be_removed_spoils_no_model() -> anyhow::Result<()> {
+    let cluster = Cluster::simulated().await?;
+    let faults = Faults::default();
+    let refused = Rule::new(Fault::Answer(403)).on(Method::DELETE, "/services/ollama-models-store-a");
+    faults.inject(refused.times(1000));
+    let _operator = Running::start(&cluster, &faults).await?;
+    let own =
+        json!({"image": "phi3", "store": {"scope": "PerModel", "size": "1Gi", "deletionPolicy": "Delete"}});
+    cluster.apply(&model_resource(), &model("a", own)).await?;
+    wait_ready(&cluster, &model_resource(), "a", "True", None).await?;
+    let moved = cluster
+        .apply(&model_resource(), &model("a", json!({"image": "phi3"})))
+        .await?;
+    eventually(async || {
+        let a = cluster.api(&model_resource()).get("a").await?;
+        let status = &a.data["status"];
+        ensure!(
+            status["observedGeneration"] == json!(moved.metadata.generation),
+            "not seen yet: {status}"
+        );
+        ensure!(status["phase"] == "Ready", "{status}");
+        Ok(())
+    })
+    .await?;
+    // Its removal was refused, and not forgotten.
+    api(&cluster, "Service")?.get("ollama-models-store-a").await?;
+    cluster.done().await
+}
+
+/// On simulated nodes no store answers, so that weights that are to go hold their Model for a while.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_model_waits_for_its_weights_to_go_and_says_so_unless_they_stay() -> anyhow::Result<()> {
+    let cluster = Cluster::simulated().await?;
+    let _operator = Running::start(&cluster, &Faults::default()).await?;
+    let kept = json!({"image": "llama3", "store": {"size": "1Gi", "weightsPolicy": "Retain"}});
+    cluster.apply(&model_resource(), &model("kept", kept)).await?;
+    cluster
+        .apply(&model_resource(), &model("gone", json!({"image": "phi3"})))
+        .await?;
+    for name in ["kept", "gone"] {
+        wait_ready(&cluster, &model_resource(), name, "True", None).await?;
+        cluster.delete(&model_resource(), name).await?;
+    }
+    let models = cluster.api(&model_resource());
+    eventually(async || {
+        let left = models.get_opt("kept").await?;
+        ensure!(
+            left.is_none(),
+            "{:?}",
+            left.map(|left| left.data["status"].clone())
+        );
+        Ok(())
+    })
+    .await?;
+    eventually(async || {
+        let status = models.get("gone").await?.data["status"].clone();
+        ensure!(status["phase"] == "Terminating", "{status}");
+        Ok(())
+    })
+    .await?;
+    cluster.done().await
+}
+
+/// The last word about a store goes with the Model that said it: those that are left look again.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_model_said_of_the_store_goes_with_it() -> anyhow::Result<()> {
+    let cluster = Cluster::simulated().await?;
+    let _operator = Running::start(&cluster, &Faults::default()).await?;
+    let says = |word: &str| json!({"image": "phi3", "store": {"env": [{"name": word, "value": "1"}]}});
+    let silent = json!({"image": "phi3", "store": {"size": "1Gi"}});
+    cluster.apply(&model_resource(), &model("silent", silent)).await?;
+    wait_ready(&cluster, &model_resource(), "silent", "True", None).await?;
+    let store_says = async |word: &str, said: bool| {
+        eventually(async || {
+            let store = api(&cluster, "StatefulSet")?.get("ollama-models-store").await?;
+            let env = store.data["spec"]["template"]["spec"]["containers"][0]["env"].to_string();
+            ensure!(
+                env.contains(word) == said,
+                "{word} should be there: {said}; {env}"
+            );
+            Ok(())
+        })
+        .await
+    };
+    for (name, word) in [("moves", "MOVES"), ("goes", "GOES")] {
+        cluster.apply(&model_resource(), &model(name, says(word))).await?;
+        store_says(word, true).await?;
+        if name == "goes" {
+            cluster.delete(&model_resource(), name).await?;
+        } else {
+            let mut elsewhere = says(word);
+            elsewhere["store"]["scope"] = json!("PerModel");
+            cluster.apply(&model_resource(), &model(name, elsewhere)).await?;
+        }
+        store_says(word, false).await?;
+    }
+    cluster.done().await
+}
+
+/// On simulated nodes no store answers, so that what is to be removed stays named.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_model_served_before_is_to_be_removed_unless_another_uses_it() -> anyhow::Result<()> {
+    let cluster = Cluster::simulated().await?;
+    let _operator = Running::start(&cluster, &Faults::default()).await?;
+    let of = |image: &str| json!({"image": image, "store": {"size": "1Gi"}});
+    for (name, image) in [("a", "phi3"), ("b", "phi3")] {
+        cluster.apply(&model_resource(), &model(name, of(image))).await?;
+        wait_ready(&cluster, &model_resource(), name, "True", None).await?;
+    }
+    for (name, replaced) in [("a", json!(null)), ("b", json!(["phi3:latest"]))] {
+        let changed = cluster
+            .apply(&model_resource(), &model(name, of("llama3")))
+            .await?;
+        eventually(async || {
+            let live = cluster.api(&model_resource()).get(name).await?;
+            let status = &live.data["status"];
+            ensure!(
+                status["observedGeneration"] == json!(changed.metadata.generation),
+                "{status}"
+            );
+            ensure!(status["phase"] == "Ready", "{status}");
+            ensure!(status["replaced"] == replaced, "{status}");
+            Ok(())
+        })
+        .await?;
+    }
     cluster.done().await
 }

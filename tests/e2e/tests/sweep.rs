@@ -14,7 +14,7 @@ use gantry_kit::{
     testing::{Fault, Faults, Rule},
 };
 use http::Method;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 fn assert_same(found: &Snapshot, expected: &Snapshot, when: &str) {
     let differences = snapshot::differences(found, expected);
@@ -414,7 +414,23 @@ async fn a_poisoned_object_stops_nobody() -> anyhow::Result<()> {
         let mut cured = fixture.base.clone();
         cured["metadata"]["name"] = "poison".into();
         cluster.apply(&fixture.resource, &cured).await?;
-        wait_ready(&cluster, &fixture.resource, "poison", "True", None).await?;
+        let cured = wait_ready(&cluster, &fixture.resource, "poison", "True", None).await?;
+        // One that holds our finalizer and cannot be read any more can still go.
+        poison["metadata"]["finalizers"] = json!(cured.metadata.finalizers);
+        cluster.apply(&fixture.resource, &poison).await?;
+        let reason = Some("InvalidSpec");
+        wait_ready(&cluster, &fixture.resource, "poison", "False", reason).await?;
+        cluster.delete(&fixture.resource, "poison").await?;
+        eventually(async || {
+            let left = cluster.api(&fixture.resource).get_opt("poison").await?;
+            ensure!(
+                left.is_none(),
+                "held by {:?}",
+                left.map(|left| left.metadata.finalizers)
+            );
+            Ok(())
+        })
+        .await?;
         operator.kill().await;
         cluster.done().await
     })

@@ -217,6 +217,10 @@ pub struct ModelStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub digest: Option<String>,
 
+    /// Models that this one served before, and whose weights are still to be removed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub replaced: Option<Vec<String>>,
+
     /// Pods in all, for `kubectl scale` and autoscalers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub replicas: Option<i32>,

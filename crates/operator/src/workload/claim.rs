@@ -237,8 +237,11 @@ fn is_bound(live: &PersistentVolumeClaim) -> bool {
 }
 
 fn access_mode(live: &PersistentVolumeClaim) -> Option<AccessMode> {
-    let modes = live.spec.as_ref()?.access_modes.as_ref()?;
-    // The widest one counts, where a claim of somebody else's has several.
+    widest(live.spec.as_ref()?.access_modes.as_ref()?)
+}
+
+/// The widest one counts, where a claim of somebody else's has several.
+pub fn widest(modes: &[String]) -> Option<AccessMode> {
     let known = [
         AccessMode::ReadWriteMany,
         AccessMode::ReadWriteOnce,

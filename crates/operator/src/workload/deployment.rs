@@ -5,6 +5,9 @@ use serde_json::{Value, json};
 
 use super::names;
 
+/// On pods: a digest of the Secrets and ConfigMaps that they read.
+pub const REFERENCES: &str = "gantry.dev/references";
+
 /// A workload's names: what its children are called and carry.
 pub struct Identity<'a> {
     /// Name of the children.
@@ -47,7 +50,7 @@ impl Identity<'_> {
     pub fn deployment(&self, pod: &Value, replicas: Option<i32>, fingerprint: Option<&str>) -> Value {
         let mut annotations = json!({});
         if let Some(fingerprint) = fingerprint {
-            annotations["gantry.dev/references"] = json!(fingerprint);
+            annotations[REFERENCES] = json!(fingerprint);
         }
         let mut spec = json!({
             "selector": {"matchLabels": self.selector},

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use gantry_crds::{common::DeploymentStatus, conditions::reasons};
 use gantry_kit::{
-    Progress, Verdict,
+    Context, ObjectKey, Progress, Result, Verdict,
     pods::{ContainerSummary, PodSummary},
 };
 use k8s_openapi::{
@@ -12,6 +12,7 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::{Condition, Time},
     jiff::Timestamp,
 };
+use kube::core::ApiResource;
 
 /// Name of the init container that installs packages; its failures have a reason of their own.
 pub const INSTALLER: &str = "install";
@@ -171,6 +172,14 @@ fn condition<'a>(deployment: &'a Deployment, type_: &str, status: &str) -> Optio
         .find(|condition| {
             condition.type_.as_deref() == Some(type_) && condition.status.as_deref() == Some(status)
         })
+}
+
+/// The Deployment as it is known, for those that nothing is built for now.
+pub fn known(context: &Context, key: &ObjectKey) -> Result<Option<Deployment>> {
+    let child = context
+        .children
+        .cached(&ApiResource::erase::<Deployment>(&()), key);
+    child.map(|child| child.parse()).transpose()
 }
 
 /// The Deployment's report as our kinds carry it.

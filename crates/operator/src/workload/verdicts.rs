@@ -72,6 +72,14 @@ impl Blocked {
     }
 }
 
+/// Tells a condition of an outcome anew.
+pub fn retell<S>(outcome: &mut Outcome<S>, type_: &str, verdict: Verdict) {
+    let told = outcome.also.iter_mut().find(|(told, _)| *told == type_);
+    if let Some((_, told)) = told {
+        *told = verdict;
+    }
+}
+
 /// A condition as it was told last time.
 pub fn known(conditions: Option<&[Condition]>, type_: &str) -> Option<Verdict> {
     let known = conditions::find(conditions?, type_)?;

@@ -31,7 +31,7 @@ pub fn table() -> Table {
             "server.proxy.resources.claims",
             // Newer than this server.
             "service.loadBalancerClass",
-            // Seen when the last Model of its weights goes, see stores.rs.
+            // Seen when the last Model of its weights goes: `a_model_waits_for_its_weights_to_go_and_says_so_unless_they_stay`.
             "store.weightsPolicy",
             // How the operator itself behaves.
             "pull.stallTimeoutSeconds",

@@ -4,8 +4,8 @@ use gantry_crds::{
     common::text,
     conditions::reasons,
     kaos::{
-        Agent, AgentConfig, AgentLimits, AgentMemory, FailureMode, MODEL_NAME_VARIABLE, MemoryTools,
-        MemoryType, ReadScope, TaskConfig,
+        Agent, AgentConfig, AgentLimits, AgentMemory, AgentSpec, FailureMode, MODEL_NAME_VARIABLE,
+        MemoryTools, MemoryType, ReadScope, TaskConfig,
     },
 };
 use k8s_openapi::api::core::v1::EnvVar;
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use super::{
     dependencies::{Dependencies, Role},
-    validate::PORT,
+    validate::{CONTAINER, PORT},
 };
 use crate::{
     Settings,
@@ -266,18 +266,28 @@ fn flag(value: bool) -> &'static str {
     if value { "true" } else { "false" }
 }
 
-/// The user's variables, those that win last.
-pub fn given(agent: &Agent) -> impl DoubleEndedIterator<Item = &EnvVar> {
-    let config = agent.spec.config.as_ref().and_then(|config| config.env.as_ref());
-    let container = agent.spec.container.as_ref().and_then(|c| c.env.as_ref());
-    config.into_iter().chain(container).flatten()
+/// The user's variables, those that win last. What `envFrom` brings is not known here, and loses to all of them.
+pub fn given(spec: &AgentSpec) -> Vec<EnvVar> {
+    let config = spec.config.iter().flat_map(|config| config.env.iter());
+    let container = spec.container.iter().flat_map(|container| container.env.iter());
+    let fragment = spec.pod_spec.iter().filter_map(|pod| pod.0.get("containers"));
+    let fragment = fragment.filter_map(Value::as_array).flatten();
+    let fragment = fragment
+        .filter(|container| container["name"] == CONTAINER)
+        .filter_map(|container| container["env"].as_array())
+        .flatten()
+        .filter_map(|variable| serde_json::from_value(variable.clone()).ok());
+    let simple = config.chain(container).flatten().cloned();
+    simple.chain(fragment).collect()
 }
 
 /// Warns of variables that are ours and that the user sets as well. The user wins.
 pub fn clashes(agent: &Agent, ours: &[Value]) -> Vec<(&'static str, String)> {
     // A model that only the environment names is the older shape, not a clash.
     let is_model = |name: &str| name == MODEL_NAME_VARIABLE && text(agent.spec.model.as_ref()).is_none();
-    let mut names: Vec<&str> = given(agent)
+    let given = given(&agent.spec);
+    let mut names: Vec<&str> = given
+        .iter()
         .map(|variable| variable.name.as_str())
         .filter(|name| ours.iter().any(|our| our["name"] == **name))
         .filter(|name| !FREE.contains(name) && !is_model(name))
@@ -288,7 +298,7 @@ pub fn clashes(agent: &Agent, ours: &[Value]) -> Vec<(&'static str, String)> {
         return Vec::new();
     }
     let note = format!(
-        "{} set by config.env or container.env in place of what the spec gives: remove them there if that is not meant",
+        "{} set by config.env, container.env or podSpec in place of what the spec gives: remove them there if that is not meant",
         names.join(", ")
     );
     vec![(reasons::ENVIRONMENT_CLASH, note)]

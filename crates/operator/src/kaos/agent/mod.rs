@@ -120,7 +120,7 @@ impl Controller for Agents {
         let observed = observe::observe(self, agent, context).await?;
         let warnings = validate::warnings(agent, &self.settings, &observed);
         let mut outcome = match validate::validate(agent, &self.settings, &observed) {
-            Err(blocked) => status::blocked(agent, blocked),
+            Err(blocked) => status::blocked(agent, observed.running.as_ref(), blocked),
             Ok(valid) => {
                 let wish = build::build(&valid, &self.autoscaler);
                 let applied = context.apply(agent, wish).await?;

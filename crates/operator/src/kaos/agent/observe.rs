@@ -19,7 +19,7 @@ use super::{
     dependencies::{self, Dependencies, Needed, Role, State},
     harness, peers, validate,
 };
-use crate::workload::{refs, route};
+use crate::workload::{refs, rollout, route};
 
 /// What is known before anything is decided.
 #[derive(Default)]
@@ -28,6 +28,8 @@ pub struct Observed {
     pub harnesses: harness::Registry,
     pub known: refs::Known,
     pub has_gateway_api: bool,
+    /// What was built before.
+    pub running: Option<Deployment>,
 }
 
 pub async fn observe(controller: &Agents, agent: &Agent, context: &Context) -> Result<Observed> {
@@ -43,11 +45,13 @@ pub async fn observe(controller: &Agents, agent: &Agent, context: &Context) -> R
         harnesses = harness::Registry::parse(found.as_deref());
         wanted.insert(catalogue);
     }
+    let child = ObjectKey::new(&*key.namespace, validate::child_name(&key.name));
     let mut observed = Observed {
         dependencies: depend(controller, agent, &key, context),
         harnesses,
         known: refs::Known::new(),
         has_gateway_api: context.apis.has(route::CRD),
+        running: rollout::known(context, &child)?,
     };
     let pod = validate::pod(agent, &controller.settings, &observed);
     let uses = pod

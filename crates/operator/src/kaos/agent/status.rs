@@ -8,6 +8,7 @@ use gantry_crds::{
     kaos::{Agent, AgentStatus},
 };
 use gantry_kit::{Outcome, Truth, Verdict};
+use k8s_openapi::api::apps::v1::Deployment;
 
 use super::{
     env,
@@ -22,11 +23,17 @@ use crate::{
     },
 };
 
-/// Nothing was built for this spec; what runs already goes on and is reported as it was.
-pub fn blocked(agent: &Agent, blocked: Blocked) -> Outcome<AgentStatus> {
-    let status = agent.status.clone().unwrap_or_default();
+/// Nothing was built for this spec; what runs already goes on, and its pods are reported as they are.
+pub fn blocked(agent: &Agent, running: Option<&Deployment>, blocked: Blocked) -> Outcome<AgentStatus> {
+    let mut status = agent.status.clone().unwrap_or_default();
     let known = status.conditions.clone();
-    blocked.outcome(
+    let report = running.map(rollout::report);
+    if let Some(report) = &report {
+        status.observed_replicas = report.replicas;
+        status.replicas = report.replicas;
+        status.deployment = Some(report.clone());
+    }
+    let mut outcome = blocked.outcome(
         status,
         known.as_deref(),
         &[
@@ -35,7 +42,12 @@ pub fn blocked(agent: &Agent, blocked: Blocked) -> Outcome<AgentStatus> {
             types::MEMORY_DEGRADED,
             types::ROUTED,
         ],
-    )
+    );
+    if let Some(report) = report {
+        let available = report.available_replicas.unwrap_or(0);
+        verdicts::retell(&mut outcome, types::AVAILABLE, verdicts::available(available));
+    }
+    outcome
 }
 
 pub fn from_applied(agent: &Valid, seen: &Seen) -> Outcome<AgentStatus> {
@@ -97,13 +109,7 @@ fn memory(agent: &Valid) -> Verdict {
     let Some(store) = memory.and_then(|memory| text(memory.memory_store.as_ref())) else {
         return Verdict::no(reasons::NOT_REQUESTED, "");
     };
-    let config = agent.spec.config.iter().flat_map(|config| config.env.iter());
-    let container = agent
-        .spec
-        .container
-        .iter()
-        .flat_map(|container| container.env.iter());
-    let mut own = config.chain(container).flatten();
+    let mut own = env::given(&agent.spec).into_iter();
     if own.any(|variable| variable.name == env::MEMORY_STORE_VARIABLE) {
         let message = "the store is where the environment says";
         return Verdict::no(reasons::MEMORY_HEALTHY, message);

@@ -237,6 +237,20 @@ fn the_model_that_is_asked(#[case] spec: &str, #[case] expected: Option<&str>) {
     assert_eq!(valid.model.as_deref(), expected);
 }
 
+/// With no model named, what was chosen when it was the only one stays while it is served.
+#[rstest]
+#[case::still_served("gpt-4o", Some("gpt-4o"))]
+#[case::by_prefix("local/x", Some("local/x"))]
+#[case::not_served("gpt-3", None)]
+fn a_model_more_ends_no_running_agent(#[case] before: &str, #[case] expected: Option<&str>) {
+    let mut agent = agent("{modelAPI: llm}");
+    agent.status = serde_json::from_value(json!({"model": before})).expect("a status");
+    let model = validated(&World::whole(), &agent)
+        .ok()
+        .and_then(|valid| valid.model);
+    assert_eq!(model.as_deref(), expected);
+}
+
 #[test]
 fn the_only_model_need_not_be_named() {
     let world = World::default();
@@ -268,7 +282,7 @@ fn what_is_waited_for(#[case] world: World, #[case] reason: &str, #[case] words:
     for words in words {
         assert!(blocked.message.contains(words), "{}", blocked.message);
     }
-    let outcome = status::blocked(&agent(NEEDY), blocked);
+    let outcome = status::blocked(&agent(NEEDY), None, blocked);
     assert_eq!(settled(None, outcome).phase, Some(Phase::Waiting));
     // Told not to wait, it starts with addresses by name.
     let eager = agent(&NEEDY.replace("{modelAPI", "{waitForDependencies: false, modelAPI"));
@@ -290,6 +304,39 @@ fn running() -> Seen {
         deployment: serde_json::from_value(deployment).expect("a Deployment"),
         pods: Vec::new(),
     }
+}
+
+/// What was built earlier goes on, and may come and go.
+#[rstest]
+#[case::runs(1, "True Succeeded")]
+#[case::lost(0, "False Progressing")]
+fn one_that_is_blocked_tells_of_its_pods_as_they_are(#[case] pods: i32, #[case] available: &str) {
+    let agent = agent("{modelAPI: llm}");
+    let mut before = agent.clone();
+    before.status = serde_json::from_value(json!({
+        "replicas": 7, "conditions": [{"type": "Available", "status": "True", "reason": "Succeeded", "message": "",
+                                       "lastTransitionTime": "2026-01-01T00:00:00Z"}],
+    }))
+    .expect("a status");
+    let mut deployment = running().deployment;
+    if let Some(status) = &mut deployment.status {
+        status.replicas = Some(pods);
+        status.available_replicas = Some(pods);
+    }
+    let blocked = validated(&World::whole(), &agent)
+        .err()
+        .expect("no model is named");
+    let outcome = status::blocked(&before, Some(&deployment), blocked);
+    let status = settled(before.status.as_ref(), outcome);
+    assert_eq!(
+        (status.replicas, status.observed_replicas),
+        (Some(pods), Some(pods))
+    );
+    assert!(
+        told(&status, "Available").starts_with(available),
+        "{}",
+        told(&status, "Available")
+    );
 }
 
 /// Everything that is needed goes away: the pods stay exactly as they are, and the loss is told.
@@ -359,6 +406,15 @@ fn what_still_serves_is_not_lost() {
     "{modelAPI: llm, model: gpt-4o, config: {env: [{name: MODEL_NAME, value: local/x}]},
       container: {env: [{name: MODEL_API_URL, value: x}, {name: MODEL_NAME, value: local/y}]}}",
     Some("MODEL_API_URL, MODEL_NAME")
+)]
+#[case::in_the_pod(
+    "{modelAPI: llm, model: gpt-4o, container: {env: [{name: MODEL_NAME, value: local/x}]},
+      podSpec: {containers: [{name: agent, env: [{name: MODEL_API_URL, value: x}, {name: MODEL_NAME, value: local/y}]}]}}",
+    Some("MODEL_API_URL, MODEL_NAME")
+)]
+#[case::in_another_container(
+    "{modelAPI: llm, model: gpt-4o, podSpec: {containers: [{name: side, env: [{name: MODEL_NAME, value: x}]}]}}",
+    None
 )]
 fn clashes_are_told_and_the_user_wins(#[case] spec: &str, #[case] expected: Option<&str>) {
     let world = World::whole();

@@ -75,7 +75,7 @@ pub fn validate(agent: &Agent, settings: &Settings, observed: &Observed) -> Resu
     // Last, so that whoever waits for peers is known to wait for nothing else.
     wait(&[Role::Peer])?;
     Ok(Valid {
-        child: names::child("agent", &name),
+        child: child_name(&name),
         fingerprint: refs::fingerprint(&uses, &observed.known),
         route: route(&agent.spec, settings, observed.has_gateway_api),
         spec: agent.spec.clone(),
@@ -86,6 +86,10 @@ pub fn validate(agent: &Agent, settings: &Settings, observed: &Observed) -> Resu
         namespace,
         pod,
     })
+}
+
+pub fn child_name(name: &str) -> String {
+    names::child("agent", name)
 }
 
 /// The original's selector: it cannot change on a live Deployment.
@@ -116,12 +120,14 @@ enum Named {
 
 /// What the pod will see: the user's environment wins over `spec.model`.
 fn named(agent: &Agent) -> Named {
-    let variable = env::given(agent)
+    let variable = env::given(&agent.spec)
+        .into_iter()
         .rev()
         .find(|variable| variable.name == MODEL_NAME_VARIABLE);
     match variable {
         Some(variable) if variable.value_from.is_some() => Named::Elsewhere,
         variable => variable
+            .as_ref()
             .and_then(|variable| text(variable.value.as_ref()))
             .or_else(|| text(agent.spec.model.as_ref()))
             .map_or(Named::NotAtAll, |model| Named::Literally(model.to_owned())),
@@ -151,12 +157,19 @@ fn choose_model(agent: &Agent, dependencies: &Dependencies) -> Result<Option<Str
         Named::Elsewhere => Ok(None),
         Named::NotAtAll => match served.as_slice() {
             [only] if !only.contains('*') => Ok(Some(only.clone())),
+            // The choice was made when there was no other; that more is served now is no reason to end what runs.
+            _ if keeps(dependencies, served) => Ok(dependencies.model_before.clone()),
             _ => Err(Blocked::stuck(
                 reasons::INVALID_SPEC,
                 format!("no model is named, and ModelAPI {api} serves {list}: set spec.model"),
             )),
         },
     }
+}
+
+fn keeps(dependencies: &Dependencies, served: &[String]) -> bool {
+    let before = dependencies.model_before.as_ref();
+    before.is_some_and(|model| served.iter().any(|pattern| serves(pattern, model)))
 }
 
 /// Exactly, all of them, or all with a prefix.

@@ -100,7 +100,7 @@ impl Controller for ModelApis {
         let observed = observe::observe(api, &self.settings, context).await?;
         let valid = match validate::validate(api, &self.settings, &observed) {
             Ok(valid) => valid,
-            Err(blocked) => return Ok(status::blocked(api, blocked)),
+            Err(blocked) => return Ok(status::blocked(api, observed.running.as_ref(), blocked)),
         };
         let wish = build::build(&valid, &self.autoscaler);
         let applied = context.apply(api, wish).await?;

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     Settings,
-    workload::{claim, refs, route},
+    workload::{claim, refs, rollout, route},
 };
 
 /// What is known before anything is decided.
@@ -21,6 +21,8 @@ pub struct Observed {
     pub known: refs::Known,
     pub claim: claim::Known,
     pub has_gateway_api: bool,
+    /// What was built before.
+    pub running: Option<Deployment>,
 }
 
 pub async fn observe(api: &ModelAPI, settings: &Settings, context: &Context) -> Result<Observed> {
@@ -35,6 +37,8 @@ pub async fn observe(api: &ModelAPI, settings: &Settings, context: &Context) -> 
         .filter(|reference| *reference != own)
         .collect();
     let known = context.references.resolve(ModelApis::NAME, &key, wanted).await?;
+    let child = ObjectKey::new(&*key.namespace, validate::child_name(&key.name));
+    let running = rollout::known(context, &child)?;
     let claim = match hosted::storage(&api.spec) {
         Some(storage) => {
             let own = ObjectKey::new(key.namespace, hosted::claim_name(&key.name));
@@ -46,6 +50,7 @@ pub async fn observe(api: &ModelAPI, settings: &Settings, context: &Context) -> 
         known,
         claim,
         has_gateway_api: context.apis.has(route::CRD),
+        running,
     })
 }
 

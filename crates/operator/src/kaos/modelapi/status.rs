@@ -5,6 +5,7 @@ use gantry_crds::{
     kaos::{ModelAPI, ModelAPIStatus},
 };
 use gantry_kit::{Outcome, Progress, Verdict};
+use k8s_openapi::api::apps::v1::Deployment;
 
 use super::{observe::Seen, validate::Valid};
 use crate::{
@@ -15,15 +16,22 @@ use crate::{
     },
 };
 
-/// Nothing was built for this spec; what runs already goes on and is reported as it was.
-pub fn blocked(api: &ModelAPI, blocked: Blocked) -> Outcome<ModelAPIStatus> {
-    let status = api.status.clone().unwrap_or_default();
+/// Nothing was built for this spec; what runs already goes on, and its pods are reported as they are.
+pub fn blocked(api: &ModelAPI, running: Option<&Deployment>, blocked: Blocked) -> Outcome<ModelAPIStatus> {
+    let mut status = api.status.clone().unwrap_or_default();
     let known = status.conditions.clone();
-    blocked.outcome(
-        status,
-        known.as_deref(),
-        &[types::AVAILABLE, types::STORAGE_READY, types::ROUTED],
-    )
+    let report = running.map(rollout::report);
+    if let Some(report) = &report {
+        status.replicas = report.replicas;
+        status.deployment = Some(report.clone());
+    }
+    let also = [types::AVAILABLE, types::STORAGE_READY, types::ROUTED];
+    let mut outcome = blocked.outcome(status, known.as_deref(), &also);
+    if let Some(report) = report {
+        let available = report.available_replicas.unwrap_or(0);
+        verdicts::retell(&mut outcome, types::AVAILABLE, verdicts::available(available));
+    }
+    outcome
 }
 
 pub fn from_applied(api: &Valid, seen: &Seen) -> Outcome<ModelAPIStatus> {

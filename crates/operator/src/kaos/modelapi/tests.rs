@@ -49,6 +49,7 @@ fn observed(api: &ModelAPI, settings: &Settings) -> Observed {
         known,
         claim: claim::Known::default(),
         has_gateway_api: true,
+        running: None,
     }
 }
 
@@ -170,9 +171,25 @@ fn a_missing_key_is_waited_for() {
         (blocked.reason, blocked.progress),
         ("WaitingForSecret", Progress::Working)
     );
-    let outcome = status::blocked(&api, blocked);
+    let lost = serde_json::from_value(json!({
+        "spec": {"selector": {}, "template": {}}, "status": {"replicas": 2, "availableReplicas": 0},
+    }));
+    let mut before = api.clone();
+    before.status = serde_json::from_value(json!({"replicas": 1, "conditions": [{
+        "type": "Available", "status": "True", "reason": "Succeeded", "message": "",
+        "lastTransitionTime": "2026-01-01T00:00:00Z",
+    }]}))
+    .expect("a status");
+    let outcome = status::blocked(&before, Some(&lost.expect("a Deployment")), blocked);
     let now = k8s_openapi::jiff::Timestamp::UNIX_EPOCH;
-    let told = gantry_kit::driver::settle::<ModelApis>(None, outcome, Some(1), now);
+    let mut told = gantry_kit::driver::settle::<ModelApis>(before.status.as_ref(), outcome, Some(1), now);
+    // What was built earlier goes on, and is told as it is.
+    assert_eq!(told.replicas, Some(2));
+    let conditions = told.conditions.take().unwrap_or_default();
+    assert!(
+        !gantry_kit::conditions::is_true(&conditions, "Available"),
+        "{conditions:?}"
+    );
     assert_eq!(
         (told.phase, told.observed_generation),
         (Some(Phase::Waiting), Some(1))

@@ -62,6 +62,10 @@ impl Valid {
     }
 }
 
+pub fn child_name(name: &str) -> String {
+    names::child("modelapi", name)
+}
+
 pub fn validate(api: &ModelAPI, settings: &Settings, observed: &Observed) -> Result<Valid, Blocked> {
     let spec = &api.spec;
     Blocked::on_problems(&spec.problems())?;
@@ -89,7 +93,7 @@ pub fn validate(api: &ModelAPI, settings: &Settings, observed: &Observed) -> Res
     let uses = refs::uses(&namespace, &pod);
     Blocked::on_missing(refs::missing(&uses, &known))?;
     Ok(Valid {
-        child: names::child("modelapi", &name),
+        child: child_name(&name),
         fingerprint: refs::fingerprint(&uses, &known),
         route: Route::decide(
             spec.gateway_route.as_ref(),

@@ -43,7 +43,9 @@ pub fn build(model: &Valid, autoscaler_resource: &ApiResource) -> Wish {
     {
         account(model, &metadata, &mut wish);
     }
-    model.store.add_to(&mut wish);
+    if model.store_waits.is_none() {
+        model.store.add_to(&mut wish);
+    }
     wish.add_json(
         ApiResource::erase::<Service>(&()),
         network::service(model, &labels),

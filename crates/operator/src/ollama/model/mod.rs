@@ -15,11 +15,14 @@ mod store;
 mod tests;
 mod validate;
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use gantry_crds::ollama::{Model, ModelStatus};
 use gantry_kit::{
-    Common, Context, Controller, Error, ObjectKey, Outcome, Result, error::code, manager::Roots,
+    Common, Context, Controller, Error, ObjectKey, Outcome, Progress, Result, error::code, manager::Roots,
     probe::Probes,
 };
 use kube::{Client, Resource, core::ApiResource};
@@ -145,10 +148,16 @@ impl Controller for Models {
     }
 
     async fn reconcile(&self, model: &Model, context: &Context) -> Result<Outcome<ModelStatus>> {
+        let before = model.status.as_ref();
+        let told = before.and_then(|status| status.observed_generation);
+        // A new Model is the youngest and changes nothing for the others.
+        if told.is_some() && told != model.meta().generation {
+            finalize::wake_others(self, model, context);
+        }
         let mut observed = observe::observe(self, model, context).await?;
         let mut valid = match validate::validate(model, &self.settings, &observed) {
             Ok(valid) => valid,
-            Err(blocked) => return Ok(status::blocked(model, blocked)),
+            Err(blocked) => return Ok(status::blocked(model, observed.running().as_ref(), blocked)),
         };
         let mut applied = context.apply(model, build::build(&valid, &self.autoscaler)).await;
         if let Err(error) = &applied
@@ -157,18 +166,32 @@ impl Controller for Models {
         {
             let size = valid.store.size().to_owned();
             let claim = ObjectKey::new(valid.namespace.clone(), valid.store.id.claim.clone());
-            self.refused.insert(claim, size.clone());
+            self.refused.insert(claim, size.clone(), Instant::now());
             observed.refused_size = Some(size);
             valid = match validate::validate(model, &self.settings, &observed) {
                 Ok(valid) => valid,
-                Err(blocked) => return Ok(status::blocked(model, blocked)),
+                Err(blocked) => return Ok(status::blocked(model, observed.running().as_ref(), blocked)),
             };
             applied = context.apply(model, build::build(&valid, &self.autoscaler)).await;
         }
         let applied = applied?;
-        finalize::remove_unused_stores(self, model, context).await?;
-        let seen = observe::look_again(model, &valid, &applied, context)?;
-        Ok(status::from_applied(&valid, model, &seen))
+        let removed = finalize::remove_unused_stores(self, model, context).await;
+        let seen = observe::look_again(model, &valid, observed.store, &applied, context)?;
+        let mut outcome = status::from_applied(&valid, model, &seen);
+        let mut replaced = finalize::replaced(before, observed.served_before.as_deref(), &valid.model);
+        if valid.store.read_only {
+            replaced.clear();
+        } else if !replaced.is_empty() && outcome.progress == Progress::Done {
+            // Only now no pod needs the old weights.
+            replaced = finalize::erase_replaced(self, model, replaced, seen.store.service.as_ref(), context);
+        }
+        outcome.status.replaced = Some(replaced).filter(|replaced| !replaced.is_empty());
+        if let Err(error) = removed {
+            // A store that nobody uses is not this Model's trouble.
+            tracing::warn!(error = error.report(), "a store that no Model uses stays for now");
+            outcome.again = Some(Duration::from_secs(60));
+        }
+        Ok(outcome)
     }
 
     async fn finalize(&self, model: &Model, context: &Context) -> Result<Option<Duration>> {

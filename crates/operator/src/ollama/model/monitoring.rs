@@ -51,6 +51,11 @@ fn wanted(monitoring: &ModelMonitoring) -> [bool; 3] {
     said.map(|said| said.unwrap_or(false))
 }
 
+/// No Model's own Service can have this name: those begin with `ollama-model-`, whatever the Model is called.
+pub fn service_name(model: &str) -> String {
+    names::child("ollama-metrics", model)
+}
+
 /// What is to be made, and what cannot be.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
@@ -107,7 +112,7 @@ impl Plan {
             // Not a port of the Model's own Service: that one may be open to the world.
             let mut labels = labels.clone();
             labels["app.kubernetes.io/component"] = json!(METRICS);
-            let name = names::dns_label(&format!("{}-metrics", model.workload));
+            let name = service_name(&model.name);
             wish.add_json(
                 ApiResource::erase::<Service>(&()),
                 json!({

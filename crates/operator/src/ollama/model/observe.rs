@@ -1,11 +1,14 @@
 //! Every read: the other Models, the store and what it knows of the weights before, the workload after the apply.
 
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeSet,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use gantry_crds::{
     common::PullPolicy,
     ollama::{Model, PORT},
-    storage::AccessMode,
 };
 use gantry_kit::{
     Applied, Context, Controller, ObjectKey, Result,
@@ -28,7 +31,7 @@ use super::{
     monitoring,
     name::ModelName,
     pull::{Order, State},
-    store::{COMPONENT, Live, StoreId},
+    store::{self, COMPONENT, Live, StoreId},
     validate::{self, Valid},
 };
 use crate::workload::{reach, refs, route};
@@ -44,6 +47,8 @@ pub struct Observed {
     pub pull: Option<State>,
     /// What Ollama told about the model of the spec, now or earlier.
     pub info: Option<Info>,
+    /// The model that was last recorded: another one than that of the spec when the spec was changed just now.
+    pub served_before: Option<String>,
     pub deployment: Option<Value>,
     pub known: refs::Known,
     pub has_gateway_api: bool,
@@ -54,6 +59,11 @@ pub struct Observed {
 impl Observed {
     pub fn users(&self) -> Vec<&Model> {
         self.users.iter().map(AsRef::as_ref).collect()
+    }
+
+    /// What was built before, as far as it has the shape of a Deployment.
+    pub fn running(&self) -> Option<Deployment> {
+        serde_json::from_value(self.deployment.clone()?).ok()
     }
 }
 
@@ -69,28 +79,24 @@ pub async fn observe(controller: &Models, model: &Model, context: &Context) -> R
     context.links.set(Models::NAME, &key, &before);
     let users = users(controller, model, &id);
     let store = Live {
-        claim: if id.is_given {
-            None
-        } else {
-            live::<PersistentVolumeClaim>(context, &at(&id.claim)).await?
-        },
+        claim: live::<PersistentVolumeClaim>(context, &at(&id.claim)).await?,
         workload: live::<StatefulSet>(context, &at(&id.name)).await?,
         service: cached::<Service>(context, &at(&id.name))?,
     };
-    let refused_size = controller.refused.get(&at(&id.claim));
+    let refused_size = controller.refused.get(&at(&id.claim), Instant::now());
     let workload = validate::workload_name(model);
-    let pull = look(controller, model, &id, &store, context);
-    let info = known_info(
-        model,
-        pull.as_ref(),
-        cached::<ConfigMap>(context, &at(&workload))?,
-    );
+    let may_pull = !store::read_only(&id, &users, &store);
+    let pull = look(controller, model, &id, &store, may_pull, context);
+    let recorded = cached::<ConfigMap>(context, &at(&workload))?.and_then(|map| recorded_info(&map));
+    let served_before = recorded.as_ref().map(|info| info.name.clone());
+    let info = known_info(model, pull.as_ref(), recorded);
     let mut observed = Observed {
         users,
         store,
         refused_size,
         pull,
         info,
+        served_before,
         deployment: live::<Deployment>(context, &at(&workload)).await?,
         known: refs::Known::new(),
         has_gateway_api: context.apis.has(route::CRD),
@@ -166,7 +172,14 @@ pub fn ollama(controller: &Models, namespace: &str, id: &StoreId, service: &Valu
     })
 }
 
-fn look(controller: &Models, model: &Model, id: &StoreId, store: &Live, context: &Context) -> Option<State> {
+fn look(
+    controller: &Models,
+    model: &Model,
+    id: &StoreId,
+    store: &Live,
+    may_pull: bool,
+    context: &Context,
+) -> Option<State> {
     let key = ObjectKey::of(model.meta());
     let name = ModelName::parse(model.spec.image.as_deref()?)?.short();
     let at = ObjectKey::new(key.namespace.clone(), id.name.clone());
@@ -176,16 +189,13 @@ fn look(controller: &Models, model: &Model, id: &StoreId, store: &Live, context:
         return None;
     }
     let ollama = ollama(controller, &key.namespace, id, store.service.as_ref()?)?;
-    let claim = model.spec.claim().ok().flatten();
-    let read_only =
-        claim.is_some_and(|claim| claim.read_only) || model.spec.access_mode() == AccessMode::ReadOnlyMany;
     let pull = model.spec.pull.clone().unwrap_or_default();
     let stall = u64::try_from(pull.stall_timeout_seconds()).unwrap_or(300);
     let order = Order {
         store: at,
         model: name,
         insecure: pull.insecure.unwrap_or(false),
-        may_pull: !read_only && model.spec.image_pull_policy() != PullPolicy::Never,
+        may_pull: may_pull && model.spec.image_pull_policy() != PullPolicy::Never,
         stall: Duration::from_secs(stall),
         uid: store.workload.as_ref()?["metadata"]["uid"].as_str()?.to_owned(),
     };
@@ -193,14 +203,16 @@ fn look(controller: &Models, model: &Model, id: &StoreId, store: &Live, context:
 }
 
 /// What the store says now, or what it said earlier about the same model.
-fn known_info(model: &Model, pull: Option<&State>, recorded: Option<Value>) -> Option<Info> {
+fn known_info(model: &Model, pull: Option<&State>, recorded: Option<Info>) -> Option<Info> {
     if let Some(State::Present(info)) = pull {
         return Some(info.as_ref().clone());
     }
-    let recorded = recorded?;
-    let info: Info = serde_json::from_str(recorded["data"][validate::METADATA].as_str()?).ok()?;
     let name = ModelName::parse(model.spec.image.as_deref()?)?;
-    (name.is(&info.name) && info.size.is_some()).then_some(info)
+    recorded.filter(|info| name.is(&info.name) && info.size.is_some())
+}
+
+fn recorded_info(config_map: &Value) -> Option<Info> {
+    serde_json::from_str(config_map["data"][validate::METADATA].as_str()?).ok()
 }
 
 /// What the cluster shows once the wish is applied.
@@ -212,7 +224,14 @@ pub struct Seen {
     pub store_pods: Vec<Arc<PodSummary>>,
 }
 
-pub fn look_again(model: &Model, valid: &Valid, applied: &Applied, context: &Context) -> Result<Seen> {
+/// `before` is the store as it was found, which may not have been in the wish.
+pub fn look_again(
+    model: &Model,
+    valid: &Valid,
+    before: Live,
+    applied: &Applied,
+    context: &Context,
+) -> Result<Seen> {
     let key = ObjectKey::of(model.meta());
     let store = &valid.store.id.name;
     let at = ObjectKey::new(key.namespace.clone(), store.clone());
@@ -221,8 +240,8 @@ pub fn look_again(model: &Model, valid: &Valid, applied: &Applied, context: &Con
         pods: context.pods_of(Models::NAME, &key),
         store: Live {
             claim: None,
-            workload: applied.get("StatefulSet", store)?,
-            service: applied.get("Service", store)?,
+            workload: applied.get("StatefulSet", store)?.or(before.workload),
+            service: applied.get("Service", store)?.or(before.service),
         },
         store_pods: context.pods_of(COMPONENT, &at),
     })

@@ -5,6 +5,7 @@ use gantry_crds::{
     ollama::{Model, ModelIngress, ModelPhase, ModelStatus},
 };
 use gantry_kit::{Outcome, Progress, Truth, Verdict};
+use k8s_openapi::api::apps::v1::Deployment;
 
 use super::{network, observe::Seen, pull::State, validate::Valid};
 use crate::workload::{
@@ -23,10 +24,13 @@ const ALSO: &[&str] = &[
     types::MONITORED,
 ];
 
-/// Nothing was built for this spec; what runs already goes on and is reported as it was.
-pub fn blocked(model: &Model, blocked: Blocked) -> Outcome<ModelStatus> {
+/// Nothing was built for this spec; what runs already goes on, and its pods are reported as they are.
+pub fn blocked(model: &Model, running: Option<&Deployment>, blocked: Blocked) -> Outcome<ModelStatus> {
     let mut status = model.status.clone().unwrap_or_default();
     status.stage = None;
+    if let Some(running) = running {
+        status = with_counts(status, running);
+    }
     let known = status.conditions.clone();
     let refused = matches!(
         blocked.reason,
@@ -37,37 +41,41 @@ pub fn blocked(model: &Model, blocked: Blocked) -> Outcome<ModelStatus> {
     } else {
         Verdict::yes(reasons::SUCCEEDED, "")
     };
+    let available = running.and(status.available_replicas);
     let mut outcome = blocked.outcome(status, known.as_deref(), ALSO);
-    for (type_, verdict) in &mut outcome.also {
-        if *type_ == types::ACCEPTED {
-            *verdict = accepted.clone();
-        }
+    verdicts::retell(&mut outcome, types::ACCEPTED, accepted);
+    if let Some(available) = available {
+        verdicts::retell(&mut outcome, types::AVAILABLE, verdicts::available(available));
     }
     outcome
 }
 
-pub fn from_applied(model: &Valid, before: &Model, seen: &Seen) -> Outcome<ModelStatus> {
-    let store = store_verdict(seen);
-    let (ready, progress) = ready(model, seen, &store);
-    let report = seen.deployment.as_ref().map(rollout::report).unwrap_or_default();
-    let wanted = seen
-        .deployment
-        .as_ref()
-        .and_then(|live| live.spec.replicas)
-        .unwrap_or(0);
+fn with_counts(status: ModelStatus, deployment: &Deployment) -> ModelStatus {
+    let report = rollout::report(deployment);
     let available = report.available_replicas.unwrap_or(0);
+    let wanted = deployment.spec.replicas.unwrap_or(0);
+    ModelStatus {
+        replicas: Some(report.replicas.unwrap_or(0)),
+        ready_replicas: Some(report.ready_replicas.unwrap_or(0)),
+        available_replicas: Some(available),
+        unavailable_replicas: Some((wanted - available).max(0)),
+        ..status
+    }
+}
+
+pub fn from_applied(model: &Valid, before: &Model, seen: &Seen) -> Outcome<ModelStatus> {
+    let store = store_verdict(model, seen);
+    let (ready, progress) = ready(model, seen, &store);
+    let none = Deployment::default();
     let status = ModelStatus {
         stage: Some(stage(model, &ready)),
         endpoint: Some(network::endpoint(model)),
         size: model.info.size.map(human),
         digest: Some(model.info.digest.clone()).filter(|digest| !digest.is_empty()),
-        replicas: Some(report.replicas.unwrap_or(0)),
-        ready_replicas: Some(report.ready_replicas.unwrap_or(0)),
-        available_replicas: Some(available),
-        unavailable_replicas: Some((wanted - available).max(0)),
         selector: Some(verdicts::selector_text(&model.selector)),
-        ..ModelStatus::default()
+        ..with_counts(ModelStatus::default(), seen.deployment.as_ref().unwrap_or(&none))
     };
+    let available = status.available_replicas.unwrap_or(0);
     let progressing = match progress {
         Progress::Working => Verdict::yes(ready.reason.clone(), ready.message.clone()),
         Progress::Done | Progress::Stuck => Verdict::no(ready.reason.clone(), ""),
@@ -141,9 +149,15 @@ fn failure(model: &Valid, words: &str) -> String {
     }
 }
 
-fn store_verdict(seen: &Seen) -> Verdict {
-    if seen.store.is_ready() {
-        return Verdict::yes(reasons::READY, "the store is up");
+fn store_verdict(model: &Valid, seen: &Seen) -> Verdict {
+    match &model.store_waits {
+        Some(waits) if seen.store.is_ready() => {
+            let message = format!("the store is up, but changes to it wait: {}", waits.message);
+            return Verdict::yes(reasons::READY, message);
+        }
+        Some(waits) => return Verdict::no(waits.reason, format!("the store: {}", waits.message)),
+        None if seen.store.is_ready() => return Verdict::yes(reasons::READY, "the store is up"),
+        None => {}
     }
     match rollout::trouble(&seen.store_pods) {
         Some((reason, message)) => Verdict::no(reason, format!("the store: {message}")),
@@ -224,6 +238,7 @@ pub fn summarize(status: &mut ModelStatus) {
     let summary = verdicts::summary(conditions);
     let is_available = gantry_kit::conditions::is_true(conditions, types::AVAILABLE);
     let phase = match summary.reason {
+        reasons::TERMINATING => ModelPhase::Terminating,
         _ if summary.is_ready => ModelPhase::Ready,
         reasons::SCALED_TO_ZERO => ModelPhase::Ready,
         _ if summary.is_stalled && is_available => ModelPhase::Degraded,
@@ -233,6 +248,9 @@ pub fn summarize(status: &mut ModelStatus) {
         _ => ModelPhase::Pending,
     };
     let message = summary.message.to_owned();
+    if phase == ModelPhase::Terminating {
+        status.stage = Some("being removed".to_owned());
+    }
     status.phase = Some(phase);
     status.message = Some(message);
 }

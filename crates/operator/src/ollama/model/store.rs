@@ -4,7 +4,7 @@
 //! oldest Model that says something decides. So they all have the same wish for it, and a Model that says something
 //! else is told.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, sync::Arc};
 
 use gantry_crds::{
     conditions::reasons,
@@ -25,7 +25,7 @@ use serde_json::{Value, json};
 
 use crate::{
     Settings,
-    workload::{merge::strategic, names, pod as pods, verdicts::Blocked},
+    workload::{claim, deployment::REFERENCES, merge::strategic, names, pod as pods, verdicts::Blocked},
 };
 
 /// The store that all Models of a namespace share, as ollama-operator called it.
@@ -122,9 +122,7 @@ pub fn decide(
         conflicts: Vec::new(),
         elders: BTreeSet::new(),
     };
-    let given_mode = words.first("persistentVolume.accessMode", |model| {
-        model.spec.persistent_volume.as_ref()?.access_mode
-    });
+    let given_mode = words.first("persistentVolume.accessMode", said_mode);
     let class = words.first("storageClassName", |model| model.spec.storage_class_name.clone());
     let size = words.first("store.size", |model| {
         Some(model.spec.store.as_ref()?.size.clone()?.0)
@@ -149,30 +147,23 @@ pub fn decide(
     let registry_key = words.first("store.registryKey", |model| {
         model.spec.store.as_ref()?.registry_key.clone()
     });
-    let claim_is_read_only = words.first("persistentVolumeClaim.readOnly", |model| {
-        Some(model.spec.claim().ok()??.read_only)
-    });
-    let live_mode = live.claim.as_ref().and_then(mode_of);
-    let access_mode = live_mode.or(given_mode).unwrap_or_default();
+    let claim_is_read_only = words.first("persistentVolumeClaim.readOnly", says_read_only);
+    let access_mode = access_mode(&id, given_mode, live);
+    // A claim of somebody else's is used as it is, and only its mode matters.
+    let own_claim = live.claim.as_ref().filter(|_| !id.is_given);
     if given_mode.is_some_and(|given| given != access_mode) {
         words.cannot_change("persistentVolume.accessMode", access_mode.as_str());
     }
-    let read_only = claim_is_read_only.unwrap_or(false) || access_mode == AccessMode::ReadOnlyMany;
+    let read_only = is_read_only(claim_is_read_only, access_mode);
     check_mode(access_mode, &id)?;
 
-    let live_class = live
-        .claim
-        .as_ref()
-        .and_then(|claim| claim["spec"]["storageClassName"].as_str());
+    let live_class = own_claim.and_then(|claim| claim["spec"]["storageClassName"].as_str());
     if let (Some(live), Some(class)) = (live_class, &class)
         && live != class
     {
         words.cannot_change("storageClassName", live);
     }
-    let live_size = live
-        .claim
-        .as_ref()
-        .and_then(|claim| claim["spec"]["resources"]["requests"]["storage"].as_str());
+    let live_size = own_claim.and_then(|claim| claim["spec"]["resources"]["requests"]["storage"].as_str());
     let wished_size = size
         .clone()
         .unwrap_or_else(|| ModelStore::DEFAULT_SIZE.to_owned());
@@ -215,7 +206,7 @@ pub fn decide(
             "resources": {"requests": {"storage": size}},
         },
     });
-    if let Some(modes) = live.claim.as_ref().map(|claim| &claim["spec"]["accessModes"]) {
+    if let Some(modes) = own_claim.map(|claim| &claim["spec"]["accessModes"]) {
         claim["spec"]["accessModes"] = modes.clone();
     }
 
@@ -300,6 +291,11 @@ impl Store {
     /// What its server's pod is made of.
     pub fn pod(&self) -> &Value {
         &self.workload["spec"]["template"]["spec"]
+    }
+
+    /// Rolls the server when a Secret or ConfigMap that it reads changes.
+    pub fn reads(&mut self, fingerprint: &str) {
+        self.workload["spec"]["template"]["metadata"]["annotations"][REFERENCES] = json!(fingerprint);
     }
 
     /// In the order in which they need each other.
@@ -388,8 +384,34 @@ fn check_mode(mode: AccessMode, id: &StoreId) -> Result<(), Blocked> {
     Err(Blocked::stuck(reasons::ACCESS_MODE_IMPOSSIBLE, message))
 }
 
+/// What the claim allows. One that is given may be more than it says of itself, so that a word of the user's wins.
+fn access_mode(id: &StoreId, said: Option<AccessMode>, live: &Live) -> AccessMode {
+    let live = live.claim.as_ref().and_then(mode_of);
+    let known = if id.is_given { said.or(live) } else { live.or(said) };
+    known.unwrap_or_default()
+}
+
+fn said_mode(model: &Model) -> Option<AccessMode> {
+    model.spec.persistent_volume.as_ref()?.access_mode
+}
+
+fn says_read_only(model: &Model) -> Option<bool> {
+    Some(model.spec.claim().ok()??.read_only)
+}
+
+fn is_read_only(said: Option<bool>, mode: AccessMode) -> bool {
+    said.unwrap_or(false) || mode == AccessMode::ReadOnlyMany
+}
+
+/// Whether nothing can get into the store of these Models, oldest first.
+pub fn read_only(id: &StoreId, users: &[Arc<Model>], live: &Live) -> bool {
+    let mode = access_mode(id, users.iter().find_map(|user| said_mode(user)), live);
+    is_read_only(users.iter().find_map(|user| says_read_only(user)), mode)
+}
+
 fn mode_of(claim: &Value) -> Option<AccessMode> {
-    serde_json::from_value(claim["spec"]["accessModes"][0].clone()).ok()
+    let modes: Vec<String> = serde_json::from_value(claim["spec"]["accessModes"].clone()).ok()?;
+    claim::widest(&modes)
 }
 
 fn bytes(size: &str) -> i128 {

@@ -4,7 +4,11 @@
 use std::sync::Arc;
 
 use gantry_crds::ollama::{Model, ModelPhase};
-use gantry_kit::{Progress, wish::Belongs};
+use gantry_kit::{
+    ObjectKey, Progress, Truth,
+    references::{Reference, Resolved, Source},
+    wish::Belongs,
+};
 use kube::core::ApiResource;
 use rstest::rstest;
 use serde_json::{Value, json};
@@ -66,6 +70,7 @@ fn observed(model: &Model, others: &[Model], pull: Option<State>) -> Observed {
             _ => None,
         },
         pull,
+        served_before: None,
         deployment: None,
         known: refs::Known::new(),
         has_gateway_api: false,
@@ -256,6 +261,38 @@ fn what_a_volume_cannot_is_told_and_left(
     assert_eq!(claim["spec"]["storageClassName"], "slow", "as it is");
 }
 
+/// A claim that is given is used as it is: its own mode says where pods can be and whether anything can be written.
+#[rstest]
+#[case::many("{}", &["ReadWriteMany"], false, false)]
+#[case::widest("{}", &["ReadOnlyMany", "ReadWriteMany"], false, false)]
+#[case::one_node("{}", &["ReadWriteOnce"], true, false)]
+#[case::read_only("{}", &["ReadOnlyMany"], false, true)]
+#[case::user_knows_better("{accessMode: ReadWriteMany}", &["ReadWriteOnce"], false, false)]
+fn the_mode_of_a_given_claim_counts(
+    #[case] said: &str,
+    #[case] modes: &[&str],
+    #[case] tied: bool,
+    #[case] read_only: bool,
+) {
+    let spec = format!("{{image: phi3, persistentVolumeClaim: mine, persistentVolume: {said}}}");
+    let model = model("demo", 1, &spec);
+    let mut observed = observed(&model, &[], Some(present()));
+    observed.store.claim = Some(json!({"spec": {
+        "accessModes": modes, "storageClassName": "slow", "resources": {"requests": {"storage": "1Gi"}},
+    }}));
+    let valid = validate::validate(&model, &Settings::default(), &observed).expect("valid");
+    assert_eq!(valid.store.conflicts, [""; 0], "nothing of it is asked for");
+    assert_eq!(valid.template["spec"]["affinity"].is_object(), tied);
+    let mount = valid.store.pod()["volumes"][0]["persistentVolumeClaim"]["readOnly"] == true;
+    assert_eq!((valid.store.read_only, mount), (read_only, read_only));
+    let id = StoreId::of(&model);
+    let asked = super::store::read_only(&id, &observed.users, &observed.store);
+    assert_eq!(
+        asked, read_only,
+        "nothing is downloaded into what cannot be written"
+    );
+}
+
 #[rstest]
 #[case::plain("phi", "ollama-model-phi", "ollama-model-phi")]
 #[case::dots("llama3.1", "ollama-model-llama3.1", "ollama-model-llama3-1-")]
@@ -319,6 +356,114 @@ fn what_is_told(
     }
 }
 
+/// What one Model says about the store that it shares must not end the others.
+#[rstest]
+#[case::store_is_up(1, true, "Ready", "changes to it wait")]
+#[case::store_is_not_there(0, false, "WaitingForSecret", "does not exist")]
+fn a_secret_that_the_store_misses_holds_up_the_store_alone(
+    #[case] store_ready: i32,
+    #[case] is_ready: bool,
+    #[case] reason: &str,
+    #[case] words: &str,
+) {
+    let other = model(
+        "old",
+        9,
+        "{image: llama3, store: {registryKey: {name: absent, key: k}}}",
+    );
+    let model = model("demo", 1, "{image: phi3}");
+    let mut observed = observed(&model, &[other], Some(present()));
+    observed.store.workload = Some(json!({"status": {"readyReplicas": store_ready}}));
+    let valid = validate::validate(&model, &Settings::default(), &observed).expect("not blocked");
+    let wish = build::build(&valid, &autoscaler());
+    let shared = wish
+        .objects()
+        .iter()
+        .any(|wished| wished.belongs == Belongs::ToMany);
+    assert!(!shared, "the store is left as it is");
+    assert_eq!(wish.find("Deployment", "ollama-model-demo").is_some(), is_ready);
+    let seen = Seen {
+        deployment: is_ready.then(|| serde_json::from_value(deployment(1)).expect("a Deployment")),
+        pods: vec![],
+        store: observed.store.clone(),
+        store_pods: vec![],
+    };
+    let outcome = status::from_applied(&valid, &model, &seen);
+    let also = |wanted: &str| outcome.also.iter().find(|(type_, _)| *type_ == wanted);
+    let (_, store) = also("StoreReady").expect("told");
+    assert_eq!(
+        (store.truth == Truth::True, store.reason.as_str()),
+        (is_ready, reason)
+    );
+    assert!(store.message.contains(words), "{}", store.message);
+    assert_eq!(
+        outcome.ready.truth == Truth::True,
+        is_ready,
+        "{:?}",
+        outcome.ready
+    );
+}
+
+#[rstest]
+#[case::runs(1, "True", ModelPhase::Degraded)]
+#[case::lost(0, "False", ModelPhase::Failed)]
+fn one_that_is_blocked_tells_of_its_pods_as_they_are(
+    #[case] ready: i32,
+    #[case] available: &str,
+    #[case] phase: ModelPhase,
+) {
+    let model = model("demo", 1, "{image: 'a b'}");
+    let mut observed = observed(&model, &[], None);
+    observed.deployment = Some(deployment(ready));
+    let blocked = wish(&model, &observed).expect_err("invalid");
+    let outcome = status::blocked(&model, observed.running().as_ref(), blocked);
+    let told = gantry_kit::driver::settle::<Models>(None, outcome, Some(1), jiff::Timestamp::UNIX_EPOCH);
+    let counts = (told.replicas, told.available_replicas, told.unavailable_replicas);
+    assert_eq!(counts, (Some(1), Some(ready), Some(1 - ready)));
+    let conditions = told.conditions.unwrap_or_default();
+    let condition = gantry_kit::conditions::find(&conditions, "Available").expect("told");
+    assert_eq!((condition.status.as_str(), told.phase), (available, Some(phase)));
+}
+
+/// And where it reads nothing there is no trace of it: a store that is taken over must not restart for that.
+#[test]
+fn a_secret_that_changes_rolls_the_store() {
+    let rolled_by = |spec: &str, digest: &str| {
+        let model = model("demo", 1, spec);
+        let mut observed = observed(&model, &[], Some(present()));
+        let reference = Reference {
+            source: Source::Secret,
+            key: ObjectKey::new("ns", "keys"),
+        };
+        let resolved = Resolved {
+            digests: [("k".to_owned(), digest.to_owned())].into(),
+            ..Resolved::default()
+        };
+        observed.known = [(reference, Some(Arc::new(resolved)))].into();
+        let valid = validate::validate(&model, &Settings::default(), &observed).expect("valid");
+        let wish = build::build(&valid, &autoscaler());
+        let store = wish.find("StatefulSet", "ollama-models-store").expect("a store");
+        store["spec"]["template"]["metadata"]["annotations"].clone()
+    };
+    let spec = "{image: phi3, store: {registryKey: {name: keys, key: k}}}";
+    assert_ne!(rolled_by(spec, "1"), Value::Null);
+    assert_eq!(rolled_by(spec, "1"), rolled_by(spec, "1"));
+    assert_ne!(rolled_by(spec, "1"), rolled_by(spec, "2"));
+    assert_eq!(rolled_by("{image: phi3}", "1"), Value::Null);
+}
+
+#[test]
+fn one_that_goes_says_so() {
+    let known = gantry_crds::ollama::ModelStatus {
+        phase: Some(ModelPhase::Ready),
+        stage: Some("serving".to_owned()),
+        ..Default::default()
+    };
+    let told = gantry_kit::driver::ending::<Models>(Some(&known), jiff::Timestamp::UNIX_EPOCH);
+    assert_eq!(told.phase, Some(ModelPhase::Terminating));
+    assert_eq!(told.stage.as_deref(), Some("being removed"));
+}
+
 #[rstest]
 #[case::not_wanted("{}", [true; 3], "NotRequested", "")]
 #[case::made("{serviceMonitor: true}", [true, false, false], "Succeeded", "")]
@@ -333,6 +478,14 @@ fn monitoring_is_told(
     let verdict = super::monitoring::Plan::decide(Some(&monitoring), known).verdict();
     assert_eq!(verdict.reason, reason);
     assert!(verdict.message.contains(words), "{}", verdict.message);
+}
+
+#[test]
+fn the_service_of_metrics_is_no_other_models_service() {
+    let model = model("phi-metrics", 1, "{image: phi3}");
+    let valid =
+        validate::validate(&model, &Settings::default(), &observed(&model, &[], None)).expect("valid");
+    assert_ne!(super::monitoring::service_name("phi"), valid.service);
 }
 
 #[test]

@@ -39,6 +39,8 @@ pub struct Valid {
     pub spec: ModelSpec,
     pub model: ModelName,
     pub store: Store,
+    /// Why the store cannot be made or changed now. Whoever said it, the Models that share the store go on.
+    pub store_waits: Option<Blocked>,
     /// Metadata and spec of the pods.
     pub template: Value,
     /// The original's selector: it cannot change on a live Deployment.
@@ -79,12 +81,15 @@ pub fn workload_name(model: &Model) -> String {
 
 pub fn validate(model: &Model, settings: &Settings, observed: &Observed) -> Result<Valid, Blocked> {
     Blocked::on_problems(&model.spec.problems())?;
-    let draft = draft(model, settings, observed)?;
+    let mut draft = draft(model, settings, observed)?;
     let namespace = model.namespace().unwrap_or_default();
     let uses = refs::uses(&namespace, &draft.template["spec"]);
     Blocked::on_missing(refs::missing(&uses, &observed.known))?;
     let uses_of_store = refs::uses(&namespace, draft.store.pod());
-    Blocked::on_missing(refs::missing(&uses_of_store, &observed.known))?;
+    let store_waits = Blocked::on_missing(refs::missing(&uses_of_store, &observed.known)).err();
+    if let Some(fingerprint) = refs::fingerprint(&uses_of_store, &observed.known) {
+        draft.store.reads(&fingerprint);
+    }
     let workload = workload_name(model);
     let named = |source| {
         let uses = uses.iter().filter(|used| used.reference.source == source);
@@ -117,6 +122,7 @@ pub fn validate(model: &Model, settings: &Settings, observed: &Observed) -> Resu
         namespace,
         model: draft.model,
         store: draft.store,
+        store_waits,
         template: draft.template,
         selector: draft.selector,
     })

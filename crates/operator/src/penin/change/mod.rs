@@ -95,7 +95,7 @@ pub const HOME_RBAC: &[Rule] = &[Rule {
 
 pub struct Changes {
     clusters: Arc<Roots<PeninOmegaCluster>>,
-    changes: Arc<Roots<InfrastructureChange>>,
+    known: Arc<Roots<InfrastructureChange>>,
     /// Changes of a cluster that stay after their end.
     kept: usize,
     books: Arc<Books>,
@@ -109,12 +109,12 @@ impl Changes {
         client: Client,
         settings: &Settings,
         clusters: Arc<Roots<PeninOmegaCluster>>,
-        changes: Arc<Roots<InfrastructureChange>>,
+        known: Arc<Roots<InfrastructureChange>>,
         books: Arc<Books>,
     ) -> Self {
         Self {
             clusters,
-            changes,
+            known,
             kept: settings.kept_changes,
             books,
             sources: measure::Sources::new(client, settings),
@@ -135,7 +135,7 @@ impl Changes {
         let cluster = ObjectKey::new(key.namespace.clone(), change.spec.cluster());
         // Nothing is removed on the word of a ledger that is broken.
         if page.fault.is_none() {
-            retention::sweep(&self.changes, &cluster, self.kept, &page.memory, context).await?;
+            retention::sweep(&self.known, &cluster, self.kept, &page.memory, context).await?;
         }
         self.sampler.forget(&key);
         self.baselines.forget(&key);
