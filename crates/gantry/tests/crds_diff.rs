@@ -1,5 +1,8 @@
 //! `gantry crds diff` as a pipeline runs it: what it reads, what it prints, and with which code it ends.
 
+// Helpers of tests, where a panic is a failed test.
+#![allow(clippy::unwrap_used)]
+
 use std::{
     fs,
     io::Write as _,

@@ -83,7 +83,8 @@ async fn answer(State(stand_in): State<StandIn>, request: Request) -> Response {
     match stand_in.mood.load(Ordering::SeqCst) {
         HANG => std::future::pending().await,
         FLOOD => {
-            let spaces = || Ok::<_, std::io::Error>(Bytes::from_static(&[b' '; 1 << 16]));
+            let some = Bytes::from(vec![b' '; 1 << 16]);
+            let spaces = move || Ok::<_, std::io::Error>(some.clone());
             return Body::from_stream(futures::stream::repeat_with(spaces)).into_response();
         }
         200 => {}
