@@ -281,6 +281,9 @@ fn alert(
 ) -> Value {
     json!({
         "alert": name, "expr": expression, "for": lasting, "labels": {"severity": severity},
-        "annotations": {"summary": summary, "description": description},
+        "annotations": {
+            "summary": summary, "description": description,
+            "runbook": format!("docs/runbooks/models.md#{}", name.to_lowercase()),
+        },
     })
 }
