@@ -188,6 +188,8 @@ async fn a_child_that_was_deleted_while_nobody_watched_comes_back() -> anyhow::R
         })
         .await
         .with_context(|| format!("Deployment {name} was deleted"))?;
+        let told = second.metrics.render();
+        assert!(told.contains("reason=\"Expired\""), "no watch expired: {told}");
         assert_same(&settled(&cluster, fixture).await?, &expected, "in the end");
         second.kill().await;
         cluster.done().await

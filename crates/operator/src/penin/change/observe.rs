@@ -142,7 +142,10 @@ pub fn watched(
     // Whoever applies the very same value wants it as well. What had the value before may have had an owner already.
     for (path, change) in fields::planned(plan) {
         let changed = !fields::same(change.from.as_ref(), change.to.as_ref());
-        if changed && !edited.iter().any(|known| known == path) && !owners::of(&managed, path).is_empty() {
+        if changed
+            && !edited.iter().any(|known| known == path)
+            && !owners::of_itself(&managed, path).is_empty()
+        {
             edited.push(path.to_owned());
         }
     }

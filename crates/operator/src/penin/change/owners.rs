@@ -13,14 +13,23 @@ pub fn manager(uid: &str) -> String {
 
 /// Managers other than changes that own a field of the spec, or a part of it, or all that it is in.
 pub fn of(entries: &[ManagedFieldsEntry], path: &str) -> Vec<String> {
+    found(entries, |fields| owns(fields, path))
+}
+
+/// Managers other than changes that own this very field: whoever lost it by force may still own what it is in.
+pub fn of_itself(entries: &[ManagedFieldsEntry], path: &str) -> Vec<String> {
+    let names = || std::iter::once("spec").chain(path.split('.'));
+    found(entries, |fields| {
+        names()
+            .try_fold(fields, |at, name| at.get(format!("f:{name}")))
+            .is_some()
+    })
+}
+
+fn found(entries: &[ManagedFieldsEntry], owns: impl Fn(&Value) -> bool) -> Vec<String> {
     let mut owners: Vec<String> = entries
         .iter()
-        .filter(|entry| {
-            entry
-                .fields_v1
-                .as_ref()
-                .is_some_and(|fields| owns(&fields.0, path))
-        })
+        .filter(|entry| entry.fields_v1.as_ref().is_some_and(|fields| owns(&fields.0)))
         .filter_map(|entry| entry.manager.clone())
         .filter(|manager| !manager.starts_with(OURS))
         .collect();
@@ -68,6 +77,15 @@ mod tests {
     #[case::the_status(json!({"f:status": {"f:replicas": {"f:sigmaGuard": {}}}}), false)]
     fn owners_are_found(#[case] fields: Value, #[case] owned: bool) {
         let found = of(&[entry("argocd", fields)], "replicas.sigmaGuard");
+        assert_eq!(found == ["argocd"], owned, "{found:?}");
+    }
+
+    #[rstest]
+    #[case::the_field(json!({"f:spec": {"f:resources": {"f:sigmaGuard": {"f:cpu": {}}}}}), true)]
+    #[case::what_is_left_after_it_was_taken(json!({"f:spec": {"f:resources": {"f:sigmaGuard": {}}}}), false)]
+    #[case::another_field(json!({"f:spec": {"f:resources": {"f:sigmaGuard": {".": {}, "f:memory": {}}}}}), false)]
+    fn owners_of_the_field_itself_are_found(#[case] fields: Value, #[case] owned: bool) {
+        let found = of_itself(&[entry("argocd", fields)], "resources.sigmaGuard.cpu");
         assert_eq!(found == ["argocd"], owned, "{found:?}");
     }
 

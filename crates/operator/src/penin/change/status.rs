@@ -12,7 +12,7 @@ use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
 use super::decide::Decision;
 
 /// Soon enough to be at once, and yet a new visit.
-const NEXT: Duration = Duration::from_millis(10);
+pub const NEXT: Duration = Duration::from_millis(10);
 
 /// Something is waited for.
 pub fn waiting(

@@ -445,7 +445,10 @@ impl Visit<'_> {
             .await?;
         self.controller.sampler.forget(&self.observed.key);
         self.controller.baselines.forget(&self.observed.key);
-        Ok(status::ended(status))
+        let mut outcome = status::ended(status);
+        // One more look, at what is left to put away: our own write wakes nobody.
+        outcome.again = Some(status::NEXT);
+        Ok(outcome)
     }
 
     async fn record(&self, status: &mut InfrastructureChangeStatus, step: Step, detail: Value) -> Result<()> {
