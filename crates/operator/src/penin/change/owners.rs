@@ -16,19 +16,26 @@ pub fn of(entries: &[ManagedFieldsEntry], path: &str) -> Vec<String> {
     found(entries, |fields| owns(fields, path))
 }
 
-/// Managers other than changes that own this very field: whoever lost it by force may still own what it is in.
+/// Managers other than changes that apply this very field. Whoever lost it by force may still own what it is in, and servers
+/// keep whoever once updated it.
 pub fn of_itself(entries: &[ManagedFieldsEntry], path: &str) -> Vec<String> {
     let names = || std::iter::once("spec").chain(path.split('.'));
-    found(entries, |fields| {
+    let applied = entries
+        .iter()
+        .filter(|entry| entry.operation.as_deref() == Some("Apply"));
+    found(applied, |fields| {
         names()
             .try_fold(fields, |at, name| at.get(format!("f:{name}")))
             .is_some()
     })
 }
 
-fn found(entries: &[ManagedFieldsEntry], owns: impl Fn(&Value) -> bool) -> Vec<String> {
+fn found<'a>(
+    entries: impl IntoIterator<Item = &'a ManagedFieldsEntry>,
+    owns: impl Fn(&Value) -> bool,
+) -> Vec<String> {
     let mut owners: Vec<String> = entries
-        .iter()
+        .into_iter()
         .filter(|entry| entry.fields_v1.as_ref().is_some_and(|fields| owns(&fields.0)))
         .filter_map(|entry| entry.manager.clone())
         .filter(|manager| !manager.starts_with(OURS))
@@ -85,7 +92,13 @@ mod tests {
     #[case::what_is_left_after_it_was_taken(json!({"f:spec": {"f:resources": {"f:sigmaGuard": {}}}}), false)]
     #[case::another_field(json!({"f:spec": {"f:resources": {"f:sigmaGuard": {".": {}, "f:memory": {}}}}}), false)]
     fn owners_of_the_field_itself_are_found(#[case] fields: Value, #[case] owned: bool) {
-        let found = of_itself(&[entry("argocd", fields)], "resources.sigmaGuard.cpu");
+        let mut entry = entry("argocd", fields);
+        assert!(
+            of_itself(std::slice::from_ref(&entry), "resources.sigmaGuard.cpu").is_empty(),
+            "not applied"
+        );
+        entry.operation = Some("Apply".to_owned());
+        let found = of_itself(&[entry], "resources.sigmaGuard.cpu");
         assert_eq!(found == ["argocd"], owned, "{found:?}");
     }
 
