@@ -94,6 +94,48 @@ async fn our_fields_are_healed_and_others_are_left_alone() -> anyhow::Result<()>
     cluster.done().await
 }
 
+/// What an autoscaler, KEDA or a person does to the Deployment of any kind, and what they add to it, stays; what is ours in
+/// it comes back.
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_scales_a_workload_is_not_fought() -> anyhow::Result<()> {
+    let cluster = Cluster::simulated().await?;
+    let _operator = Running::start(&cluster, &Faults::default()).await?;
+    let api = deployments(&cluster);
+    fixtures::each(async |fixture| {
+        cluster.apply(&fixture.resource, &fixture.base).await?;
+        let name = fixture.deployment;
+        let made = eventually(async || Ok(api.get(name).await?)).await?;
+        let ours = made.data["spec"]["template"]["spec"]["containers"][0].clone();
+        let theirs = json!({
+            "metadata": {"annotations": {"somebody.example.com/note": "theirs"}},
+            "spec": {"replicas": 3, "template": {"spec": {"containers": [
+                {"name": ours["name"], "image": "somebody/elses:1"},
+            ]}}},
+        });
+        merge(&api, name, theirs).await?;
+        // Healed: so it was looked at after they wrote.
+        let healed = eventually(async || {
+            let found = api.get(name).await?;
+            let image = &found.data["spec"]["template"]["spec"]["containers"][0]["image"];
+            ensure!(*image == ours["image"], "{image}");
+            Ok(found)
+        })
+        .await?;
+        assert_eq!(healed.data["spec"]["replicas"], 3, "{name}");
+        assert_eq!(
+            healed
+                .annotations()
+                .get("somebody.example.com/note")
+                .map(String::as_str),
+            Some("theirs"),
+            "{name}"
+        );
+        Ok(())
+    })
+    .await?;
+    cluster.done().await
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_real_autoscaler_scales_a_server_and_is_not_fought() -> anyhow::Result<()> {
     let cluster = Cluster::simulated().await?;

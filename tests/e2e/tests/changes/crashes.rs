@@ -90,6 +90,46 @@ async fn whenever_the_operator_dies_harm_is_rolled_back_once() -> anyhow::Result
     dying("worsens", "RolledBack", 2, 1).await
 }
 
+/// It dies on the way to the approval, and again while it is waited for; the approval comes when nobody is there to see it.
+#[tokio::test(flavor = "multi_thread")]
+async fn whenever_the_operator_dies_an_approval_counts() -> anyhow::Result<()> {
+    let home = Cluster::simulated().await?;
+    let runs = (1..=6).map(|writes| {
+        let home = &home;
+        async move {
+            let policy = json!({"requireApproval": true, "verdict": {"minSamples": 1}});
+            let world = World::new(home, "improves", json!({}), policy).await?;
+            let faults = Faults::default();
+            let first = Running::start(&world.cluster, &faults).await?;
+            world.one_more_guard("more").await?;
+            faults.die_after(writes);
+            let api = world.cluster.api(&changes());
+            eventually_for(PATIENCE, async || {
+                let waits = api.get("more").await?.data["status"]["phase"] == "AwaitingApproval";
+                ensure!(faults.is_dead() || waits, "neither dead nor waiting");
+                Ok(())
+            })
+            .await?;
+            first.kill().await;
+            let second = Running::start(&world.cluster, &Faults::default()).await?;
+            world.until("more", "AwaitingApproval").await?;
+            second.kill().await;
+            let (good, said) = world.command("approve more --by alice").await?;
+            ensure!(good, "{said}");
+            let _third = Running::start(&world.cluster, &Faults::default()).await?;
+            world
+                .until("more", "Kept")
+                .await
+                .with_context(|| format!("after {writes} writes"))?;
+            assert_eq!(world.edits().await?, 1, "after {writes} writes");
+            once(&world.steps().await?, &format!("after {writes} writes"));
+            world.cluster.done().await
+        }
+    });
+    futures::future::try_join_all(runs).await?;
+    home.done().await
+}
+
 /// Every kind of request that a change is made of goes wrong once. A lost reply is the worst: it was done, and nobody
 /// knows.
 #[tokio::test(flavor = "multi_thread")]

@@ -157,6 +157,82 @@ async fn agents_ask_their_model_call_tools_and_delegate() -> anyhow::Result<()> 
     cluster.done().await
 }
 
+/// An object in the seed's shape, from the definitions' own fixtures, under this name.
+fn older(file: &str, name: &str) -> anyhow::Result<Value> {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../crates/crds/fixtures/good");
+    let mut object: Value = serde_saphyr::from_str(&std::fs::read_to_string(path.join(file))?)?;
+    object["metadata"]["name"] = name.into();
+    if let Some(fields) = object.as_object_mut() {
+        fields.remove("status");
+    }
+    Ok(object)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_seeds_shapes_answer() -> anyhow::Result<()> {
+    let cluster = Cluster::real().await?;
+    let _operator = start(&cluster).await?;
+    provider(&cluster, "first").await?;
+    key(&cluster, "first").await?;
+    // Any model, with the provider's settings in variables; once by our configuration, once by the user's.
+    let settings = json!([
+        {"name": "OPENAI_API_KEY", "valueFrom": {"secretKeyRef": {"name": "provider-key", "key": "key"}}},
+        {"name": "OPENAI_API_BASE", "value": "http://provider:8000/v1"},
+    ]);
+    let mut models = older("modelapi/older-proxy.yaml", "models")?;
+    let mut routed = older("modelapi/own-config.yaml", "routed")?;
+    for proxy in [&mut models, &mut routed] {
+        proxy["spec"]["proxyConfig"]["env"] = settings.clone();
+    }
+    let mut coordinator = older("agent/older.yaml", "coordinator")?;
+    coordinator["spec"]["config"]["env"][0]["value"] = "openai/gpt-4o".into();
+    let worker = |name: &str| {
+        json!({
+            "apiVersion": "kaos.tools/v1alpha1", "kind": "Agent", "metadata": {"name": name},
+            "spec": {"modelAPI": "hosted", "config": {
+                "description": "Works.", "env": [{"name": "MODEL_NAME", "value": "smollm2:135m"}],
+            }},
+        })
+    };
+    let objects = [
+        coordinator,
+        worker("worker-1"),
+        worker("worker-2"),
+        models,
+        routed,
+        older("modelapi/older-hosted.yaml", "hosted")?,
+        older("mcpserver/older-from-string.yaml", "echo")?,
+        older("mcpserver/older-tools-string.yaml", "calculator")?,
+    ];
+    for object in &objects {
+        let kind = object["kind"].as_str().context("no kind")?;
+        cluster.apply(&resource(kind), object).await?;
+    }
+    for object in &objects {
+        let (kind, name) = (&object["kind"], &object["metadata"]["name"]);
+        let (kind, name) = (
+            kind.as_str().unwrap_or_default(),
+            name.as_str().unwrap_or_default(),
+        );
+        ready(&cluster, kind, name)
+            .await
+            .with_context(|| format!("{kind} {name}"))?;
+    }
+    for name in ["coordinator", "worker-1", "worker-2"] {
+        let base = address(&cluster, &format!("agent-{name}"), 80).await?;
+        let proof = get(&format!("{base}/prove")).await?;
+        assert_eq!(proof["ok"], true, "{name}: {proof:#}");
+        assert_eq!(proof["unused"], json!([]), "{name}: {proof:#}");
+    }
+    for service in ["modelapi-models", "modelapi-routed"] {
+        let answer = chat(&cluster, service, "openai/gpt-4o", "hello")
+            .await
+            .with_context(|| service.to_owned())?;
+        assert!(answer.contains("heard: hello"), "{service}: {answer}");
+    }
+    cluster.done().await
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_hosted_model_is_kept_over_restarts_and_a_missing_one_is_named() -> anyhow::Result<()> {
     let cluster = Cluster::real().await?;
