@@ -233,3 +233,23 @@ fn lists_that_become_sets_are_not_ratcheted() {
         Class::RejectsObjects
     );
 }
+
+/// A flood of branches is not walked, and never called safe.
+#[test]
+fn too_many_branches_are_undecidable() {
+    fn nest(depth: usize, least: usize) -> Value {
+        if depth == 0 {
+            return json!({"minLength": least});
+        }
+        json!({"anyOf": [nest(depth - 1, least), nest(depth - 1, least + 1)], "maxLength": 100 + depth})
+    }
+    let with = |least: usize| {
+        let mut field = nest(12, least);
+        field["type"] = "string".into();
+        crd(&object(json!({"a": field})))
+    };
+    let report = forward(&with(0), &with(1), None);
+    assert_eq!(findings(&report), [(Kind::ChoiceChanged, ".spec.a")]);
+    assert_eq!(report.forward, Some(Verdict::Undecidable));
+    assert_eq!(forward(&with(0), &with(0), None).forward, Some(Verdict::Safe));
+}

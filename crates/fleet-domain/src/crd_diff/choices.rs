@@ -12,6 +12,9 @@ use super::{
 /// Branches are compared each with each; beyond this it is not tried.
 const MAX_BRANCHES: usize = 64;
 
+/// Branches within branches of one place; nobody writes so many by hand, and beyond this they are not looked at.
+const MAX_NESTED: usize = 4_000;
+
 /// How much comparing of branches is done for one pair of definitions: nested ones multiply.
 pub struct Fuel(u32);
 
@@ -30,6 +33,14 @@ impl Fuel {
 
 pub fn compare(sink: &mut Sink<'_>, old: &Schema, new: &Schema, fuel: &mut Fuel) {
     if old.choices == new.choices {
+        return;
+    }
+    let mut left = MAX_NESTED;
+    if !(count(&old.choices, &mut left) && count(&new.choices, &mut left)) {
+        sink.add(Kind::ChoiceChanged, "combinations", "other combinations");
+        sink.undecidable(format!(
+            "there are more than {MAX_NESTED} branches within branches, and so many are not compared"
+        ));
         return;
     }
     let may_have = |name: &str| {
@@ -82,6 +93,15 @@ pub fn compare(sink: &mut Sink<'_>, old: &Schema, new: &Schema, fuel: &mut Fuel)
     if !tightened && !before.is_empty() {
         sink.add(Kind::Loosened, "a combination", "a wider one, or none");
     }
+}
+
+/// Takes one away for each branch, however deep; false when there are more.
+fn count(choices: &Choices, left: &mut usize) -> bool {
+    let groups = choices.any.iter().chain(&choices.one).flatten();
+    groups.chain(&choices.not).all(|branch| {
+        *left = left.saturating_sub(1);
+        *left > 0 && count(&branch.choices, left)
+    })
 }
 
 fn report(sink: &mut Sink<'_>, word: &str, old: Option<&Vec<Schema>>, new: &[Schema], single: bool) {

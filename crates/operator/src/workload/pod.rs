@@ -80,6 +80,16 @@ pub fn with_overrides(
     Ok(pod)
 }
 
+/// A text that reaches the container as it is: in values of variables Kubernetes makes `$$` one dollar, and puts other
+/// variables in for `$(NAME)`. A text with neither stays as it was, so that no pod is replaced for it.
+pub fn literal(text: &str) -> String {
+    if text.contains("$$") || text.contains("$(") {
+        text.replace('$', "$$")
+    } else {
+        text.to_owned()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     Settings,
-    workload::{telemetry, verdicts::Blocked},
+    workload::{pod, telemetry, verdicts::Blocked},
 };
 
 /// Where a memory store is, by its name. No kind of ours serves one, but something else may.
@@ -52,7 +52,7 @@ pub fn build(
     ];
     for (variable, given) in texts {
         if let Some(given) = text(given.as_ref()) {
-            set(variable, given);
+            set(variable, &pod::literal(given));
         }
     }
     for served in dependencies.of(Role::Model) {

@@ -252,6 +252,20 @@ fn a_model_more_ends_no_running_agent(#[case] before: &str, #[case] expected: Op
 }
 
 #[test]
+fn instructions_reach_the_agent_as_they_are() {
+    let agent = agent("{modelAPI: llm, model: gpt-4o, config: {instructions: 'Run $(date), pay 5$$.'}}");
+    let valid = validated(&World::whole(), &agent).unwrap_or_else(|blocked| panic!("{blocked:?}"));
+    let env = valid.pod["containers"][0]["env"].as_array().expect("env");
+    let found = env
+        .iter()
+        .find(|variable| variable["name"] == "AGENT_INSTRUCTIONS");
+    assert_eq!(
+        found.map(|found| &found["value"]),
+        Some(&json!("Run $$(date), pay 5$$$$."))
+    );
+}
+
+#[test]
 fn the_only_model_need_not_be_named() {
     let world = World::default();
     world.model_api("{mode: Hosted, hostedConfig: {model: 'smollm2:135m'}}", true);

@@ -110,7 +110,7 @@ impl Controller for McpServers {
         let observed = observe::observe(server, &self.settings, context).await?;
         let valid = match validate::validate(server, &self.settings, &observed) {
             Ok(valid) => valid,
-            Err(blocked) => return Ok(status::blocked(server, blocked)),
+            Err(blocked) => return Ok(status::blocked(server, observed.running.as_ref(), blocked)),
         };
         let wish = build::build(&valid, &self.autoscaler);
         let applied = context.apply(server, wish).await?;

@@ -28,6 +28,8 @@ pub struct Observed {
     pub registry: Registry,
     pub known: refs::Known,
     pub has_gateway_api: bool,
+    /// The workload from before.
+    pub running: Option<Deployment>,
 }
 
 pub async fn observe(server: &MCPServer, settings: &Settings, context: &Context) -> Result<Observed> {
@@ -46,10 +48,12 @@ pub async fn observe(server: &MCPServer, settings: &Settings, context: &Context)
     let mut wanted = BTreeSet::from([catalogue]);
     wanted.extend(uses.unwrap_or_default().into_iter().map(|used| used.reference));
     let known = context.references.resolve(McpServers::NAME, &key, wanted).await?;
+    let child = ObjectKey::new(&*key.namespace, validate::child_name(&key.name));
     Ok(Observed {
         registry,
         known,
         has_gateway_api: context.apis.has(route::CRD),
+        running: rollout::known(context, &child)?,
     })
 }
 

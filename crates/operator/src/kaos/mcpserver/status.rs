@@ -5,6 +5,7 @@ use gantry_crds::{
     kaos::{MCPServer, MCPServerStatus},
 };
 use gantry_kit::{Outcome, Verdict};
+use k8s_openapi::api::apps::v1::Deployment;
 
 use super::{
     observe::Seen,
@@ -18,15 +19,26 @@ use crate::{
     },
 };
 
-/// Nothing was built for this spec; what runs already goes on and is reported as it was.
-pub fn blocked(server: &MCPServer, blocked: Blocked) -> Outcome<MCPServerStatus> {
-    let status = server.status.clone().unwrap_or_default();
+/// Nothing was built for this spec; what runs already goes on and is reported as it is.
+pub fn blocked(
+    server: &MCPServer,
+    running: Option<&Deployment>,
+    blocked: Blocked,
+) -> Outcome<MCPServerStatus> {
+    let mut status = server.status.clone().unwrap_or_default();
     let known = status.conditions.clone();
-    blocked.outcome(
-        status,
-        known.as_deref(),
-        &[types::AVAILABLE, types::TOOLS_DISCOVERED, types::ROUTED],
-    )
+    let report = running.map(rollout::report);
+    if let Some(report) = &report {
+        status.replicas = report.replicas;
+        status.deployment = Some(report.clone());
+    }
+    let also = [types::AVAILABLE, types::TOOLS_DISCOVERED, types::ROUTED];
+    let mut outcome = blocked.outcome(status, known.as_deref(), &also);
+    if let Some(report) = report {
+        let available = report.available_replicas.unwrap_or(0);
+        verdicts::retell(&mut outcome, types::AVAILABLE, verdicts::available(available));
+    }
+    outcome
 }
 
 pub fn from_applied(server: &Valid, before: &MCPServer, seen: &Seen) -> Outcome<MCPServerStatus> {

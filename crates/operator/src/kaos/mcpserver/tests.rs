@@ -52,6 +52,7 @@ fn observed(server: &MCPServer, settings: &Settings) -> Observed {
         registry,
         known,
         has_gateway_api: true,
+        running: None,
     }
 }
 
@@ -175,9 +176,17 @@ fn a_missing_secret_is_waited_for() {
         (blocked.reason, blocked.progress),
         ("WaitingForSecret", Progress::Working)
     );
-    let outcome = status::blocked(&server, blocked);
+    let running = deployment(json!({"replicas": 2, "availableReplicas": 1}));
+    let outcome = status::blocked(&server, Some(&running), blocked);
     let now = k8s_openapi::jiff::Timestamp::UNIX_EPOCH;
     let told = gantry_kit::driver::settle::<McpServers>(None, outcome, Some(1), now);
+    // What was built earlier goes on, and is told as it is.
+    assert_eq!(told.replicas, Some(2));
+    let conditions = told.conditions.clone().unwrap_or_default();
+    assert!(
+        gantry_kit::conditions::is_true(&conditions, "Available"),
+        "{conditions:?}"
+    );
     assert_eq!(
         (told.phase, told.observed_generation),
         (Some(Phase::Waiting), Some(1))

@@ -25,6 +25,10 @@ const INSTALL_SECONDS: u32 = 600;
 /// Where the program is installed that makes stdio HTTP.
 const BRIDGE: &str = "/opt/mcp/.bridge";
 
+pub fn child_name(name: &str) -> String {
+    names::child("mcpserver", name)
+}
+
 /// A server that can be built: every choice made, every name known.
 pub struct Valid {
     pub name: String,
@@ -55,7 +59,7 @@ pub fn validate(server: &MCPServer, settings: &Settings, observed: &Observed) ->
     check_required_env(server, &observed.registry, &pod, observed)?;
     let name = server.name_any();
     Ok(Valid {
-        child: names::child("mcpserver", &name),
+        child: child_name(&name),
         fingerprint: refs::fingerprint(&uses, &observed.known),
         runtime: runtime_word(&server.spec),
         route: Route::decide(
@@ -108,7 +112,7 @@ pub fn pod(server: &MCPServer, settings: &Settings, registry: &Registry) -> Resu
         } => {
             push_env(
                 &mut server_container,
-                params.map(|params| json!({"name": "MCP_PARAMS", "value": literal(params)})),
+                params.map(|params| json!({"name": "MCP_PARAMS", "value": pods::literal(params)})),
             );
         }
         ToolSource::Runtime { name, params } => {
@@ -123,7 +127,7 @@ pub fn pod(server: &MCPServer, settings: &Settings, registry: &Registry) -> Resu
                 };
                 push_env(
                     &mut server_container,
-                    Some(json!({"name": variable, "value": literal(params)})),
+                    Some(json!({"name": variable, "value": pods::literal(params)})),
                 );
             }
         }
@@ -132,7 +136,7 @@ pub fn pod(server: &MCPServer, settings: &Settings, registry: &Registry) -> Resu
             server_container["image"] = json!(runtime.image);
             push_env(
                 &mut server_container,
-                Some(json!({"name": "MCP_TOOLS_STRING", "value": literal(code)})),
+                Some(json!({"name": "MCP_TOOLS_STRING", "value": pods::literal(code)})),
             );
         }
         ToolSource::ToolsSecret(selector) => {
@@ -383,16 +387,6 @@ fn find<'a>(registry: &'a Registry, name: &str) -> Result<&'a super::registry::R
     registry
         .find(name)
         .map_err(|message| Blocked::stuck(reasons::RUNTIME_NOT_FOUND, message))
-}
-
-/// A text that reaches the container as it is: in values of variables Kubernetes makes `$$` one dollar, and puts other
-/// variables in for `$(NAME)`. A text with neither stays as it was, so that no pod is replaced for it.
-fn literal(text: &str) -> String {
-    if text.contains("$$") || text.contains("$(") {
-        text.replace('$', "$$")
-    } else {
-        text.to_owned()
-    }
 }
 
 fn push_env(container: &mut Value, variable: Option<Value>) {
