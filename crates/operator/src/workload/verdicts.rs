@@ -56,10 +56,18 @@ impl Blocked {
         Err(Self::waiting(reason, message))
     }
 
-    /// What runs already goes on and is reported as it was: `status` and the conditions `also` stay as they are.
-    pub fn outcome<S>(self, status: S, known: Option<&[Condition]>, also: &[&'static str]) -> Outcome<S> {
+    /// What runs already goes on: `status` and the conditions `also` stay as they are, but for `Available` where it is
+    /// known how many pods serve now.
+    pub fn outcome<S>(
+        self,
+        status: S,
+        serving: Option<i32>,
+        known: Option<&[Condition]>,
+        also: &[&'static str],
+    ) -> Outcome<S> {
         let kept = |type_: &&'static str| {
-            let before = self::known(known, type_);
+            let now = serving.filter(|_| *type_ == types::AVAILABLE).map(available);
+            let before = now.or_else(|| self::known(known, type_));
             (
                 *type_,
                 before.unwrap_or_else(|| Verdict::unknown(self.reason, "")),
@@ -69,14 +77,6 @@ impl Blocked {
         let mut outcome = Outcome::new(status, Verdict::no(self.reason, self.message), self.progress);
         outcome.also = also;
         outcome
-    }
-}
-
-/// Tells a condition of an outcome anew.
-pub fn retell<S>(outcome: &mut Outcome<S>, type_: &str, verdict: Verdict) {
-    let told = outcome.also.iter_mut().find(|(told, _)| *told == type_);
-    if let Some((_, told)) = told {
-        *told = verdict;
     }
 }
 

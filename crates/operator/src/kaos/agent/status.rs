@@ -33,21 +33,14 @@ pub fn blocked(agent: &Agent, running: Option<&Deployment>, blocked: Blocked) ->
         status.replicas = report.replicas;
         status.deployment = Some(report.clone());
     }
-    let mut outcome = blocked.outcome(
-        status,
-        known.as_deref(),
-        &[
-            types::AVAILABLE,
-            types::DEGRADED,
-            types::MEMORY_DEGRADED,
-            types::ROUTED,
-        ],
-    );
-    if let Some(report) = report {
-        let available = report.available_replicas.unwrap_or(0);
-        verdicts::retell(&mut outcome, types::AVAILABLE, verdicts::available(available));
-    }
-    outcome
+    let serving = report.and_then(|report| report.available_replicas);
+    let also = [
+        types::AVAILABLE,
+        types::DEGRADED,
+        types::MEMORY_DEGRADED,
+        types::ROUTED,
+    ];
+    blocked.outcome(status, serving, known.as_deref(), &also)
 }
 
 pub fn from_applied(agent: &Valid, seen: &Seen) -> Outcome<AgentStatus> {

@@ -26,12 +26,8 @@ pub fn blocked(api: &ModelAPI, running: Option<&Deployment>, blocked: Blocked) -
         status.deployment = Some(report.clone());
     }
     let also = [types::AVAILABLE, types::STORAGE_READY, types::ROUTED];
-    let mut outcome = blocked.outcome(status, known.as_deref(), &also);
-    if let Some(report) = report {
-        let available = report.available_replicas.unwrap_or(0);
-        verdicts::retell(&mut outcome, types::AVAILABLE, verdicts::available(available));
-    }
-    outcome
+    let serving = report.and_then(|report| report.available_replicas);
+    blocked.outcome(status, serving, known.as_deref(), &also)
 }
 
 pub fn from_applied(api: &Valid, seen: &Seen) -> Outcome<ModelAPIStatus> {

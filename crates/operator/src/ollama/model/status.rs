@@ -42,10 +42,11 @@ pub fn blocked(model: &Model, running: Option<&Deployment>, blocked: Blocked) ->
         Verdict::yes(reasons::SUCCEEDED, "")
     };
     let available = running.and(status.available_replicas);
-    let mut outcome = blocked.outcome(status, known.as_deref(), ALSO);
-    verdicts::retell(&mut outcome, types::ACCEPTED, accepted);
-    if let Some(available) = available {
-        verdicts::retell(&mut outcome, types::AVAILABLE, verdicts::available(available));
+    let mut outcome = blocked.outcome(status, available, known.as_deref(), ALSO);
+    for (type_, verdict) in &mut outcome.also {
+        if *type_ == types::ACCEPTED {
+            *verdict = accepted.clone();
+        }
     }
     outcome
 }

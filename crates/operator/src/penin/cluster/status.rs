@@ -31,7 +31,7 @@ pub fn blocked(cluster: &PeninOmegaCluster, blocked: Blocked) -> Outcome<PeninOm
     ];
     let reason = blocked.reason;
     blocked
-        .outcome(status, known.as_deref(), &kept)
+        .outcome(status, None, known.as_deref(), &kept)
         .with(types::DEGRADED, Verdict::no(reason, ""))
 }
 
