@@ -52,10 +52,11 @@ def monitored(chart, need) -> str:
     need(len(names) == 1, f"it finds {names}")
     [name] = names
     path = f"/api/v1/namespaces/{chart.namespace}/services/{name}:{endpoint['port']}/proxy{endpoint['path']}"
-    need("gantry_reconciles_total" in chart.kubectl("get", "--raw", path), f"no metrics at {path}")
+    need("gantry_leader" in chart.kubectl("get", "--raw", path), f"no metrics at {path}")
     rules = chart.get("prometheusrules", "-n", chart.namespace)["items"]
     alerts = [rule for one in rules for group in one["spec"]["groups"] for rule in group["rules"] if "alert" in rule]
-    need(len(rules) == 3 and alerts, f"{len(rules)} objects with {len(alerts)} alerts")
+    files = list((chart.folder / "files/alerts").glob("*.yaml"))
+    need(len(rules) == len(files) and alerts, f"{len(rules)} objects with {len(alerts)} alerts")
     dashboards = chart.get("configmaps", "-n", chart.namespace, "-l", "grafana_dashboard=1")["items"]
     boards = [json.loads(text)["title"] for one in dashboards for text in one["data"].values()]
     need(boards, "no dashboards")
