@@ -5,7 +5,7 @@ use sqlx::{FromRow, PgConnection, PgPool};
 use uuid::Uuid;
 
 use super::{Time, Window};
-use crate::infrastructure::keys::Sealed;
+use crate::infrastructure::keys::{Current, Sealed};
 
 #[derive(Clone, Debug, FromRow)]
 pub struct OperatorRow {
@@ -215,15 +215,18 @@ fn of_row((id, ciphertext, wrapped_key, key_id): SealedRow) -> (Uuid, Sealed) {
 /// Some whose key is not the one that wraps now.
 pub async fn wrapped_by_others(
     pool: &PgPool,
-    key_id: &str,
+    key: &Current,
     most: i64,
 ) -> Result<Vec<(Uuid, Sealed)>, sqlx::Error> {
     let rows: Vec<SealedRow> = sqlx::query_as(
         "select id, credentials, wrapped_key, key_id from operators
-         where credentials is not null and key_id <> $1 order by id limit $2",
+         where credentials is not null
+             and (key_id <> $1 or substring(wrapped_key from 1 for octet_length($3)) <> $3)
+         order by id limit $2",
     )
-    .bind(key_id)
+    .bind(&key.id)
     .bind(most)
+    .bind(&key.prefix)
     .fetch_all(pool)
     .await?;
     Ok(rows.into_iter().map(of_row).collect())
