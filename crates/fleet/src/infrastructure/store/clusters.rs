@@ -320,6 +320,13 @@ pub async fn set_crds(
     Ok(())
 }
 
+/// Of all clusters, each once.
+pub async fn environments(connection: &mut PgConnection) -> Result<Vec<String>, sqlx::Error> {
+    sqlx::query_scalar("select distinct environment from clusters order by 1")
+        .fetch_all(connection)
+        .await
+}
+
 /// Definitions that the fleet knows and the cluster has: `PLURAL.GROUP`.
 pub async fn known_crds(pool: &PgPool, cluster: Uuid, most: i64) -> Result<Vec<String>, sqlx::Error> {
     sqlx::query_scalar(
