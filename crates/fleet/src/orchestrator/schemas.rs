@@ -89,10 +89,17 @@ async fn keep(
     version: &VersionRow,
     found: Result<Definitions, String>,
 ) -> Result<(), Error> {
-    let (discovery, mut notes, mut definitions) = match found {
-        Ok(found) => ("Discovered", found.notes, found.definitions),
-        Err(why) => ("Failed", vec![why], Vec::new()),
+    let (discovery, found) = match found {
+        Ok(found) => ("Discovered", found),
+        Err(why) => (
+            "Failed",
+            Definitions {
+                notes: vec![why],
+                ..Definitions::default()
+            },
+        ),
     };
+    let (mut notes, mut definitions) = (found.notes, found.definitions);
     // In one order for everybody: two operators that bring the same ones must not wait for each other.
     definitions.sort_by(|one, other| name_of(one).cmp(name_of(other)));
     let brings: Vec<String> = definitions
@@ -135,6 +142,7 @@ async fn keep(
         discovery,
         message.as_deref(),
         brings,
+        found.digest.as_deref(),
     )
     .await?;
     if !written {
