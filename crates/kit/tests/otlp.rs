@@ -10,7 +10,7 @@ use gantry_kit::telemetry::{self, Format};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn spans_reach_a_collector_that_comes_late() {
-    let address = collector::free();
+    let address = collector::free().expect("a port");
     let endpoint = format!("http://{address}");
     let telemetry = telemetry::init("gantry-test", "info", Format::Json, Some(&endpoint));
 

@@ -17,7 +17,7 @@ const UNSAMPLED: &str = "5bf92f3577b34da6a3ce929d0e0e4737";
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn logs_and_traces_tell_who_asked_and_no_secret() {
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
-    let (collector, address) = (Collector::default(), collector::free());
+    let (collector, address) = (Collector::default(), collector::free().unwrap());
     collector.serve(address);
     let (folder, url, key) = (tempfile::tempdir().unwrap(), database().await, key_line());
     let endpoint = format!("http://{address}");
@@ -98,8 +98,11 @@ async fn logs_and_traces_tell_who_asked_and_no_secret() {
         "{asked:?}"
     );
     let spans = collector.spans();
-    let hex = |id: &[u8]| -> String { id.iter().map(|byte| format!("{byte:02x}")).collect() };
-    let sent = |id: &str| spans.iter().any(|span| hex(&span.trace_id) == id);
+    let sent = |id: &str| {
+        spans
+            .iter()
+            .any(|span| gantry_fleet_domain::hex(&span.trace_id) == id)
+    };
     assert!(sent(TRACE), "{} spans", spans.len());
     assert!(!sent(UNSAMPLED), "nobody wanted it");
 

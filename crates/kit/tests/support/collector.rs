@@ -53,7 +53,6 @@ impl Collector {
 }
 
 /// An address that nobody has.
-pub fn free() -> SocketAddr {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-    listener.local_addr().expect("an address")
+pub fn free() -> std::io::Result<SocketAddr> {
+    std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()
 }
