@@ -95,11 +95,11 @@ def asked(chart, need) -> str:
 
     def change() -> dict:
         items = chart.get("infrastructurechanges", "-n", work)["items"]
-        return items[0].get("status", {}) if len(items) == 1 else {}
+        return items[0] if len(items) == 1 else {}
 
-    need(until(lambda: change().get("phase"), 30, 1), f"nobody looked at it: {change()}\n{chart.logs()}")
-    phase = change()["phase"]
-    need(change().get("requestedBy") == f"system:serviceaccount:{work}:asker", f"asked by another: {change()}")
+    need(until(lambda: change().get("status", {}).get("phase"), 30, 1), f"nobody looked at it: {change()}\n{chart.logs()}")
+    phase = change()["status"]["phase"]
+    need(f"system:serviceaccount:{work}:asker" in json.dumps(change()["metadata"]), f"asked by another: {change()}")
     kubectl("delete", "infrastructurechanges", "-n", work, "--all")
     kubectl("delete", "pod", "-n", work, "asker", "--wait=false")
     chart.no_complaints()
