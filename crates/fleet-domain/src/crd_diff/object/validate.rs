@@ -29,9 +29,9 @@ pub struct Violation {
 }
 
 /// Validates; keeps compiled patterns, so one is used for many objects.
-#[derive(Default)]
 pub struct Checker {
     patterns: HashMap<String, Option<Regex>>,
+    max_regex: usize,
     /// CEL rules that were met and not evaluated.
     pub skipped_rules: u64,
     /// Patterns that were met and not understood.
@@ -43,14 +43,30 @@ struct Place<'p> {
     place: &'p str,
 }
 
+impl Default for Checker {
+    fn default() -> Self {
+        Self::with_patterns_to(pattern::MAX_REGEX_BYTES)
+    }
+}
+
 impl Checker {
+    /// Larger patterns are skipped.
+    pub fn with_patterns_to(max_regex: usize) -> Self {
+        Self {
+            patterns: HashMap::new(),
+            max_regex,
+            skipped_rules: 0,
+            skipped_patterns: 0,
+        }
+    }
+
     pub fn accepts(&mut self, schema: &Schema, value: &Value) -> bool {
         let mut found = Vec::new();
         self.node(schema, value, &Place { path: "", place: "" }, &mut found);
         found.is_empty()
     }
 
-    /// The type and the limits alone; what is inside a value is not looked at.
+    /// The type and the limits alone, without the list of values; what is inside a value is not looked at.
     pub fn is_within(&mut self, types: Types, limits: &Limits, value: &Value) -> bool {
         types.has(Types::of(value)) && self.limits(limits, value).is_empty()
     }
@@ -81,6 +97,10 @@ impl Checker {
         if !schema.types.has(kind) {
             refuse(format!("has to be {}", schema.types), true);
             return;
+        }
+        let listed = schema.limits.enumeration.as_ref();
+        if listed.is_some_and(|all| !all.contains(value)) {
+            refuse("is not one of the allowed values".to_owned(), true);
         }
         for message in self.limits(&schema.limits, value) {
             refuse(message, true);
@@ -161,13 +181,6 @@ impl Checker {
 
     fn limits(&mut self, limits: &Limits, value: &Value) -> Vec<String> {
         let mut broken = Vec::new();
-        if limits
-            .enumeration
-            .as_ref()
-            .is_some_and(|all| !all.contains(value))
-        {
-            broken.push("is not one of the allowed values".to_owned());
-        }
         match value {
             Value::Number(_) => {
                 if let Some(number) = Number::from_json(value) {
@@ -208,7 +221,7 @@ impl Checker {
     /// Nothing if the pattern is not understood; it is counted, not guessed.
     fn matches(&mut self, pattern: &str, text: &str) -> Option<bool> {
         if !self.patterns.contains_key(pattern) {
-            let compiled = pattern::compile(pattern);
+            let compiled = pattern::compile(pattern, self.max_regex);
             self.patterns.insert(pattern.to_owned(), compiled);
         }
         let compiled = self.patterns.get(pattern)?;
