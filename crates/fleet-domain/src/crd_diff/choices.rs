@@ -16,17 +16,27 @@ const MAX_BRANCHES: usize = 64;
 const MAX_NESTED: usize = 4_000;
 
 /// How much comparing of branches is done for one pair of definitions: nested ones multiply.
-pub struct Fuel(u32);
+pub struct Fuel(usize);
 
 impl Default for Fuel {
     fn default() -> Self {
-        Self(20_000)
+        Self(200_000)
     }
 }
 
 impl Fuel {
-    fn is_left(&mut self) -> bool {
-        self.0 = self.0.saturating_sub(1);
+    /// To look at two branches that may turn out to be equal, or one of them to say nothing.
+    const LOOK: usize = 1;
+    /// To compare all that two branches say themselves.
+    const COMPARE: usize = 9;
+
+    /// Whether there is enough for that; what was asked for is gone in any case.
+    fn burns(&mut self, some: usize) -> bool {
+        self.0 = self.0.saturating_sub(some);
+        self.is_left()
+    }
+
+    fn is_left(&self) -> bool {
         self.0 > 0
     }
 }
@@ -52,30 +62,26 @@ pub fn compare(sink: &mut Sink<'_>, old: &Schema, new: &Schema, fuel: &mut Fuel)
                 .get(name)
                 .is_some_and(|property| property.default.is_some())
     };
-    let after = without_unknown(&may_have, new.choices.clone());
+    let after = without_unknown(&may_have, (*new.choices).clone());
     let before = &old.choices;
     let mut tightened = false;
     for group in &after.any {
-        if before
-            .any
-            .iter()
-            .chain(&before.one)
-            .any(|known| covers(known, group, fuel))
-        {
+        let mut groups = before.any.iter().chain(&before.one);
+        if fuel.is_left() && groups.any(|known| covers(known, group, fuel)) {
             continue;
         }
         tightened = true;
         report(sink, "anyOf", before.any.first(), group, before.any.len() == 1);
     }
     for group in &after.one {
-        if before.one.iter().any(|known| same(known, group)) {
+        if fuel.is_left() && before.one.iter().any(|known| same(known, group, fuel)) {
             continue;
         }
         tightened = true;
         report(sink, "oneOf", before.one.first(), group, before.one.len() == 1);
     }
     for not in &after.not {
-        if before.not.iter().any(|known| implies(not, known, fuel)) {
+        if fuel.is_left() && before.not.iter().any(|known| implies(not, known, fuel)) {
             continue;
         }
         tightened = true;
@@ -138,12 +144,14 @@ fn covers(old: &[Schema], new: &[Schema], fuel: &mut Fuel) -> bool {
             .all(|branch| new.iter().any(|wider| implies(branch, wider, fuel)))
 }
 
-fn same(old: &[Schema], new: &[Schema]) -> bool {
-    old == new
-        || (old.len() == new.len()
-            && old.len() <= MAX_BRANCHES
-            && old.iter().all(|branch| new.contains(branch))
-            && new.iter().all(|branch| old.contains(branch)))
+fn same(old: &[Schema], new: &[Schema], fuel: &mut Fuel) -> bool {
+    fuel.burns(Fuel::LOOK)
+        && old.len() == new.len()
+        && (old == new
+            || (old.len() <= MAX_BRANCHES
+                && fuel.burns(old.len() * new.len())
+                && old.iter().all(|branch| new.contains(branch))
+                && new.iter().all(|branch| old.contains(branch))))
 }
 
 /// What a branch comes to for objects that the old schema kept.
@@ -210,7 +218,8 @@ fn reduce(may_have: &dyn Fn(&str) -> bool, mut rest: Schema) -> Truth {
         return Truth::Never;
     }
     rest.properties.retain(|name, _| may_have(name));
-    rest.choices = without_unknown(may_have, std::mem::take(&mut rest.choices));
+    rest.choices = without_unknown(may_have, rest.choices.take()).into();
+    rest.forget();
     let impossible = rest
         .choices
         .any
@@ -230,13 +239,22 @@ fn reduce(may_have: &dyn Fn(&str) -> bool, mut rest: Schema) -> Truth {
 /// Whether everything that meets `narrow` meets `wide`. Sure when it says yes; a no may only mean that it cannot tell.
 /// Both are branches: a field that they do not name is free.
 fn implies(narrow: &Schema, wide: &Schema, fuel: &mut Fuel) -> bool {
+    if !fuel.burns(Fuel::LOOK) {
+        return false;
+    }
     if wide.is_vacuous() || narrow == wide {
         return true;
     }
-    if !fuel.is_left() || wide.unread.is_some() || !wide.types.and(narrow.types).eq(&narrow.types) {
+    if wide.unread.is_some() || !wide.types.and(narrow.types).eq(&narrow.types) {
         return false;
     }
-    let (a, b) = (&narrow.limits, &wide.limits);
+    let (a, b) = (&*narrow.limits, &*wide.limits);
+    let lists = a.enumeration.as_ref().map_or(0, |few| few.values.len())
+        + (wide.required.len() + b.patterns.len())
+        + a.multiples.len().saturating_mul(b.multiples.len());
+    if !fuel.burns(Fuel::COMPARE.saturating_add(lists)) {
+        return false;
+    }
     let listed = match (&a.enumeration, &b.enumeration) {
         (_, None) => true,
         (Some(few), Some(many)) => few.values.iter().all(|value| many.contains(value)),
@@ -284,7 +302,7 @@ fn implies(narrow: &Schema, wide: &Schema, fuel: &mut Fuel) -> bool {
             .choices
             .one
             .iter()
-            .all(|group| narrow.choices.one.iter().any(|own| same(own, group)));
+            .all(|group| narrow.choices.one.iter().any(|own| same(own, group, fuel)));
     listed && bounded && counted && parts && combined
 }
 

@@ -1,6 +1,6 @@
 //! Compares two definitions of one kind: names, scope, versions, conversion, subresources. Schemas are `walk`'s.
 
-use std::fmt::Write as _;
+use std::{collections::HashMap, fmt::Write as _};
 
 use super::{
     crd::{Crd, Version},
@@ -23,10 +23,11 @@ pub fn compare(old: &Crd, new: &Crd, direction: Direction, server: Option<Server
             "false",
         );
     }
-    conversion(&mut sink, old, new);
+    let (before, afterwards) = (by_name(old), by_name(new));
+    conversion(&mut sink, old, new, &before);
     storage(&mut sink, old, new, &mut work);
     for version in &old.versions {
-        match new.version(&version.name) {
+        match afterwards.get(version.name.as_str()) {
             Some(after) => sink.in_version(&version.name, |sink| {
                 versions(sink, version, after);
                 // Where nothing is pruned, a field that goes is still kept, and only checks matter.
@@ -35,7 +36,8 @@ pub fn compare(old: &Crd, new: &Crd, direction: Direction, server: Option<Server
             None => removed(&mut sink, old, version),
         }
     }
-    for version in new.versions.iter().filter(|v| old.version(&v.name).is_none()) {
+    let came = |version: &&Version| !before.contains_key(version.name.as_str());
+    for version in new.versions.iter().filter(came) {
         let after = if version.served { "served" } else { "not served" };
         sink.add_at(
             Kind::VersionAdded,
@@ -48,24 +50,32 @@ pub fn compare(old: &Crd, new: &Crd, direction: Direction, server: Option<Server
     if new.preserves_unknown {
         findings.retain(|finding| !matches!(finding.kind, Kind::FieldRemoved | Kind::UnknownPruned));
     }
-    unserved_twice(old, new, &mut findings);
+    unserved_twice(&before, &afterwards, &mut findings);
     findings
 }
 
+type ByName<'a> = HashMap<&'a str, &'a Version>;
+
+fn by_name(crd: &Crd) -> ByName<'_> {
+    let versions = crd.versions.iter();
+    versions.map(|version| (version.name.as_str(), version)).collect()
+}
+
 /// Nobody writes objects in a version that neither side serves and nobody stores; its schema is left over.
-fn unserved_twice(old: &Crd, new: &Crd, findings: &mut [Finding]) {
-    let idle = |version: &Version| !version.served && !version.storage;
+fn unserved_twice(old: &ByName<'_>, new: &ByName<'_>, findings: &mut [Finding]) {
+    let idle = |version: &&Version| !version.served && !version.storage;
     for finding in findings.iter_mut() {
         let Some(name) = finding.version.as_deref() else {
             continue;
         };
-        let is_idle = old.version(name).is_some_and(idle) && new.version(name).is_some_and(idle);
+        let is_idle = old.get(name).is_some_and(idle) && new.get(name).is_some_and(idle);
         if is_idle && finding.impact < Impact::Info {
             finding.impact = Impact::Info;
             finding.class = Class::NoEffect;
             finding.undecidable = None;
             finding
                 .why
+                .to_mut()
                 .push_str(" But this version is neither served nor stored, before and after.");
         }
     }
@@ -189,7 +199,7 @@ fn versions(sink: &mut Sink<'_>, old: &Version, new: &Version) {
     }
 }
 
-fn conversion(sink: &mut Sink<'_>, old: &Crd, new: &Crd) {
+fn conversion(sink: &mut Sink<'_>, old: &Crd, new: &Crd, known: &ByName<'_>) {
     let words = |webhook: bool| if webhook { "Webhook" } else { "None" };
     let (before, after) = (&old.conversion, &new.conversion);
     let path = "spec.conversion";
@@ -197,7 +207,7 @@ fn conversion(sink: &mut Sink<'_>, old: &Crd, new: &Crd) {
         let shared: Vec<&Version> = new
             .versions
             .iter()
-            .filter(|version| old.version(&version.name).is_some())
+            .filter(|version| known.contains_key(version.name.as_str()))
             .collect();
         let differ = shared
             .windows(2)

@@ -1,6 +1,6 @@
 //! One thing that changes, in words that a person can act on.
 
-use std::fmt;
+use std::{borrow::Cow, fmt, fmt::Write as _};
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -64,12 +64,18 @@ pub enum Direction {
     Backward,
 }
 
-impl fmt::Display for Direction {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
+impl Direction {
+    pub fn word(self) -> &'static str {
+        match self {
             Self::Forward => "forward",
             Self::Backward => "backward",
-        })
+        }
+    }
+}
+
+impl fmt::Display for Direction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.word())
     }
 }
 
@@ -96,11 +102,11 @@ pub struct Finding {
     pub path: String,
     pub before: String,
     pub after: String,
-    pub why: String,
+    pub why: Cow<'static, str>,
     /// To whom it matters.
-    pub affects: String,
+    pub affects: &'static str,
     /// What to do about it.
-    pub action: String,
+    pub action: &'static str,
     /// Why it cannot be decided.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub undecidable: Option<String>,
@@ -122,7 +128,7 @@ impl Finding {
         let version = self.version.as_deref().unwrap_or_default();
         self.fingerprint = fingerprint(&[
             self.kind.id(),
-            &self.direction.to_string(),
+            self.direction.word(),
             &self.crd,
             version,
             &self.path,
@@ -150,7 +156,9 @@ fn fingerprint(parts: &[&str]) -> String {
         hash.update((part.len() as u64).to_be_bytes());
         hash.update(part.as_bytes());
     }
-    let digest = hash.finalize();
-    let hex: Vec<String> = digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
-    hex.concat()
+    let mut hex = String::with_capacity(16);
+    for byte in hash.finalize().iter().take(8) {
+        let _ = write!(hex, "{byte:02x}");
+    }
+    hex
 }

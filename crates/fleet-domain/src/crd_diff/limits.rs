@@ -17,6 +17,11 @@ use super::{
 /// How many values of a list are named in a finding.
 const NAMED_VALUES: usize = 8;
 
+/// How many patterns that hold together are compared with another.
+const MAX_TOGETHER: usize = 8;
+/// How many pairs of steps under `multipleOf` are compared.
+const MAX_STEPS: usize = 4_096;
+
 /// Compares type and limits. Returns the kinds of values that both sides know, for which the walk goes on.
 pub fn compare(sink: &mut Sink<'_>, old: &Schema, new: &Schema, patterns: &mut Budget) -> Types {
     let shared = old.types.and(new.types).without(Types::NULL);
@@ -24,7 +29,9 @@ pub fn compare(sink: &mut Sink<'_>, old: &Schema, new: &Schema, patterns: &mut B
         return shared;
     }
     if let Some(values) = closed(old) {
-        if new.limits.patterns.is_empty() || patterns.compiles_one_more() {
+        let both = old.limits.patterns.union(&new.limits.patterns).count();
+        let text = values.iter().filter_map(|value| value.as_str()).map(str::len);
+        if both == 0 || patterns.runs(both, text.sum()) {
             closed_list(sink, old, new, &values);
         } else {
             sink.add(Kind::PatternAdded, "listed values", "listed values and a pattern");
@@ -42,14 +49,14 @@ pub fn compare(sink: &mut Sink<'_>, old: &Schema, new: &Schema, patterns: &mut B
         sink.add(Kind::Loosened, old.types.to_string(), new.types.to_string());
     }
     if let Some(allowed) = &new.limits.enumeration {
-        sink.add(Kind::EnumAdded, "any value", list(&allowed.values));
+        sink.add(Kind::EnumAdded, "any value", allowed.in_words());
     }
     let mut tightened = false;
     if shared.has(Types::NUMBER) {
         tightened |= numbers(sink, old, new);
     }
     if shared.has(Types::STRING) {
-        tightened |= lengths(sink, old, new);
+        tightened |= lengths(sink, old, new, patterns);
         tightened |= texts(sink, &old.limits, &new.limits, patterns);
     }
     if shared.has(Types::ARRAY) {
@@ -91,13 +98,22 @@ fn closed(schema: &Schema) -> Option<Vec<&Value>> {
 
 /// Where the old values are listed, each is put to the new schema: exact, whatever the new schema says.
 fn closed_list(sink: &mut Sink<'_>, old: &Schema, new: &Schema, values: &[&Value]) {
-    let mut checker = Checker::default();
+    let mut checker = Checker::with_patterns_to(pattern::MAX_LISTED_REGEX_BYTES);
     let mut takes = |schema: &Schema, value: &Value| checker.is_within(schema.types, &schema.limits, value);
+    let allowed = new.limits.enumeration.as_ref();
+    let mut next = 0;
     let gone: Vec<Value> = values
         .iter()
-        .filter(|value| !takes(new, value) && takes(old, value))
+        .filter(|value| {
+            let listed = allowed.is_none_or(|all| all.contains_next(value, &mut next));
+            !(listed && takes(new, value)) && takes(old, value)
+        })
         .map(|value| (*value).clone())
         .collect();
+    if checker.skipped_patterns > 0 {
+        sink.add(Kind::PatternAdded, "listed values", "listed values and a pattern");
+        sink.undecidable("one of the patterns is too large, or of a form that is not understood");
+    }
     let types_changed = old.types.and(new.types).without(Types::NULL).is_empty();
     match (&old.limits.enumeration, &new.limits.enumeration) {
         _ if !gone.is_empty() && types_changed => {
@@ -105,33 +121,34 @@ fn closed_list(sink: &mut Sink<'_>, old: &Schema, new: &Schema, values: &[&Value
         }
         (Some(_), Some(allowed)) if !gone.is_empty() => {
             let before = format!("{} allowed", list(&gone));
-            let after = format!("not among {}", list(&allowed.values));
+            let after = format!("not among {}", allowed.in_words());
             sink.add(Kind::EnumNarrowed, before, after);
         }
         (None, Some(allowed)) if !gone.is_empty() => {
-            sink.add(Kind::EnumAdded, old.types.to_string(), list(&allowed.values));
+            sink.add(Kind::EnumAdded, old.types.to_string(), allowed.in_words());
         }
         _ if !gone.is_empty() => {
             let before = format!("{} allowed", list(&gone));
             sink.add(Kind::LimitTightened, before, "refused by the new limits");
         }
-        (Some(known), None) => sink.add(Kind::Loosened, list(&known.values), "any value"),
+        (Some(known), None) => sink.add(Kind::Loosened, known.in_words(), "any value"),
         (None, None) if new.types != old.types => {
             sink.add(Kind::Loosened, old.types.to_string(), new.types.to_string());
         }
         _ => {}
     }
     if let (Some(known), Some(allowed)) = (&old.limits.enumeration, &new.limits.enumeration) {
+        let mut next = 0;
         let grown: Vec<Value> = allowed
             .values
             .iter()
-            .filter(|value| !value.is_null() && !known.contains(value))
+            .filter(|value| !value.is_null() && !known.contains_next(value, &mut next))
             .cloned()
             .collect();
         if !grown.is_empty() {
             sink.add(
                 Kind::EnumGrown,
-                list(&known.values),
+                known.in_words(),
                 format!("also {}", list(&grown)),
             );
         }
@@ -177,6 +194,12 @@ fn numbers(sink: &mut Sink<'_>, old: &Schema, new: &Schema) -> bool {
         );
         tightened = true;
     }
+    let (steps, known) = (&new.limits.multiples, &old.limits.multiples);
+    if steps != known && steps.len().saturating_mul(known.len()) > MAX_STEPS {
+        sink.add(Kind::LimitTightened, "other steps", "steps");
+        sink.undecidable("there are so many steps under multipleOf that they are not compared");
+        return true;
+    }
     for step in &new.limits.multiples {
         let covered = old
             .limits
@@ -204,7 +227,7 @@ fn at_bound(inclusive: &str, exclusive: &str, bound: Option<Bound>) -> String {
     }
 }
 
-fn lengths(sink: &mut Sink<'_>, old: &Schema, new: &Schema) -> bool {
+fn lengths(sink: &mut Sink<'_>, old: &Schema, new: &Schema, budget: &mut Budget) -> bool {
     let mut before = old.limits.length;
     let after = new.limits.length;
     // A pattern that does not match the empty text asks for one character as well.
@@ -214,7 +237,7 @@ fn lengths(sink: &mut Sink<'_>, old: &Schema, new: &Schema) -> bool {
             .limits
             .patterns
             .iter()
-            .any(|pattern| pattern::wants_text(pattern))
+            .any(|pattern| pattern::wants_text(pattern, budget))
     {
         before.min = 1;
     }
@@ -252,31 +275,39 @@ fn count(sink: &mut Sink<'_>, what: &str, old: Count, new: Count) -> bool {
 }
 
 fn texts(sink: &mut Sink<'_>, old: &Limits, new: &Limits, budget: &mut Budget) -> bool {
+    if old.patterns == new.patterns {
+        return false;
+    }
     let mut tightened = false;
+    let known: Vec<&str> = old.patterns.iter().map(String::as_str).collect();
+    let before = known.join(" and ");
     for pattern in new.patterns.difference(&old.patterns) {
-        let answers: Vec<Inclusion> = if old.patterns.is_empty() {
-            vec![pattern::includes(None, pattern, budget)]
-        } else {
-            let olds = old.patterns.iter();
-            olds.map(|known| pattern::includes(Some(known), pattern, budget))
-                .collect()
+        // With several old patterns, an example against one may be ruled out by another.
+        let answer = match known.as_slice() {
+            [] => pattern::includes(None, pattern, budget),
+            [one] => pattern::includes(Some(one), pattern, budget),
+            all => {
+                let mut few = all.iter().take(MAX_TOGETHER);
+                if few.any(|known| pattern::includes(Some(known), pattern, budget) == Inclusion::Yes) {
+                    Inclusion::Yes
+                } else {
+                    Inclusion::Unknown("several patterns hold together")
+                }
+            }
         };
-        if answers.contains(&Inclusion::Yes) {
+        if answer == Inclusion::Yes {
             continue;
         }
         tightened = true;
-        if old.patterns.is_empty() {
+        if known.is_empty() {
             sink.add(Kind::PatternAdded, "any text", pattern.as_str());
         } else {
-            let before: Vec<&str> = old.patterns.iter().map(String::as_str).collect();
-            sink.add(Kind::PatternChanged, before.join(" and "), pattern.as_str());
+            sink.add(Kind::PatternChanged, before.as_str(), pattern.as_str());
         }
-        // With several old patterns, an example against one may be ruled out by another.
-        match answers.as_slice() {
-            [Inclusion::No(example)] => sink.note(&format!("For example {example:?}.")),
-            [Inclusion::Unknown(reason)] if !old.patterns.is_empty() => sink.undecidable(*reason),
-            [Inclusion::Unknown(_)] => {}
-            _ => sink.undecidable("several patterns hold together"),
+        match answer {
+            Inclusion::No(example) => sink.note(&format!("For example {example:?}.")),
+            Inclusion::Unknown(reason) if !known.is_empty() => sink.undecidable(reason),
+            _ => {}
         }
     }
     tightened

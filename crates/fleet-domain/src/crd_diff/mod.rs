@@ -8,6 +8,7 @@
 mod choices;
 mod crd;
 mod definition;
+mod enumeration;
 mod finding;
 mod kind;
 mod limits;

@@ -1,37 +1,63 @@
 //! One form for schemas that mean the same, so that a rewrite is not taken for a change.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use super::{
-    number::Number,
+    number::{Bound, Number},
     schema::{Count, Limits, Schema, Types},
 };
 
 /// Folds one branch of `allOf` into the schema that holds it: both have to be met.
-pub fn merge(schema: &mut Schema, branch: Schema) {
+pub fn merge(schema: &mut Schema, mut branch: Schema) {
+    schema.forget();
     schema.types = schema.types.and(branch.types);
-    schema.required.extend(branch.required);
-    merge_limits(&mut schema.limits, branch.limits);
-    schema.choices.any.extend(branch.choices.any);
-    schema.choices.one.extend(branch.choices.one);
-    schema.choices.not.extend(branch.choices.not);
-    schema.rules.extend(branch.rules);
+    unite(&mut schema.required, branch.required);
+    if let Some(limits) = branch.limits.given() {
+        merge_limits(&mut schema.limits, std::mem::take(limits));
+    }
+    if let Some(choices) = branch.choices.given() {
+        schema.choices.any.append(&mut choices.any);
+        schema.choices.one.append(&mut choices.one);
+        schema.choices.not.append(&mut choices.not);
+    }
+    schema.rules.append(&mut branch.rules);
     schema.atomic_map |= branch.atomic_map;
     schema.unread = schema.unread.take().or(branch.unread);
-    for (name, property) in branch.properties {
+    merge_properties(schema, branch.properties);
+    merge_child(&mut schema.items, branch.items);
+    merge_child(&mut schema.additional, branch.additional);
+}
+
+fn merge_properties(schema: &mut Schema, mut more: BTreeMap<String, Schema>) {
+    // A field that only a branch names is pruned, and then there is nothing to check.
+    let keeps = schema.preserve || schema.additional.is_some();
+    let mark = |property: &mut Schema| {
+        property.forget();
+        property.unstructured = true;
+    };
+    if keeps && schema.properties.is_empty() {
+        more.values_mut().for_each(mark);
+        schema.properties = more;
+        return;
+    }
+    for (name, mut property) in more {
         match schema.properties.get_mut(&name) {
             Some(known) => merge(known, property),
-            // A field that only a branch names is pruned, and then there is nothing to check.
-            None if !schema.preserve && schema.additional.is_none() => {}
+            None if !keeps => {}
             None => {
-                let property = Schema {
-                    unstructured: true,
-                    ..property
-                };
+                mark(&mut property);
                 schema.properties.insert(name, property);
             }
         }
     }
-    merge_child(&mut schema.items, branch.items);
-    merge_child(&mut schema.additional, branch.additional);
+}
+
+/// The smaller goes into the larger: what comes up through many levels of `allOf` is not copied at each.
+fn unite(known: &mut BTreeSet<String>, mut more: BTreeSet<String>) {
+    if known.len() < more.len() {
+        std::mem::swap(known, &mut more);
+    }
+    known.extend(more);
 }
 
 fn merge_child(child: &mut Option<Box<Schema>>, branch: Option<Box<Schema>>) {
@@ -42,9 +68,10 @@ fn merge_child(child: &mut Option<Box<Schema>>, branch: Option<Box<Schema>>) {
 
 fn merge_limits(limits: &mut Limits, other: Limits) {
     limits.enumeration = match (limits.enumeration.take(), other.enumeration) {
-        (Some(a), Some(b)) => Some(super::schema::Enumeration::new(
-            a.values.into_iter().filter(|value| b.contains(value)),
-        )),
+        (Some(a), Some(b)) => {
+            let both = a.values.into_iter().filter(|value| b.contains(value));
+            Some(super::schema::Enumeration::new(both.collect()))
+        }
         (a, b) => a.or(b),
     };
     limits.minimum = match (limits.minimum, other.minimum) {
@@ -59,22 +86,35 @@ fn merge_limits(limits: &mut Limits, other: Limits) {
     limits.length.merge(other.length);
     limits.items.merge(other.items);
     limits.fields.merge(other.fields);
-    limits.patterns.extend(other.patterns);
-    limits.formats.extend(other.formats);
+    unite(&mut limits.patterns, other.patterns);
+    unite(&mut limits.formats, other.formats);
     limits.unique |= other.unique;
 }
 
 /// Takes out what constrains nothing.
 pub fn tidy(schema: &mut Schema) {
+    schema.forget();
     let types = schema.types;
-    let limits = &mut schema.limits;
+    if !types.has(Types::OBJECT) {
+        schema.required.clear();
+    }
+    if let Some(limits) = schema.limits.given() {
+        tidy_limits(limits, types, schema.required.len());
+    }
+    if !schema.choices.is_empty() {
+        tidy_choices(schema);
+    }
+}
+
+fn tidy_limits(limits: &mut Limits, types: Types, required: usize) {
     if types.has(Types::NUMBER) {
         if !types.has(Types::FRACTION) {
-            limits.minimum = limits.minimum.map(super::number::Bound::lower_for_integers);
-            limits.maximum = limits.maximum.map(super::number::Bound::upper_for_integers);
+            limits.minimum = limits.minimum.map(Bound::lower_for_integers);
+            limits.maximum = limits.maximum.map(Bound::upper_for_integers);
             limits.multiples.retain(|step| *step != Number::Whole(1));
         }
-        dedup_multiples(&mut limits.multiples);
+        limits.multiples.sort_by(|one, other| one.compare(*other));
+        limits.multiples.dedup();
     } else {
         limits.minimum = None;
         limits.maximum = None;
@@ -88,15 +128,11 @@ pub fn tidy(schema: &mut Schema) {
         limits.items = Count::default();
         limits.unique = false;
     }
-    if types.has(Types::OBJECT) {
-        // So many fields are there anyway.
-        let required = schema.required.len() as u64;
-        if limits.fields.min <= required {
-            limits.fields.min = 0;
-        }
-    } else {
+    if !types.has(Types::OBJECT) {
         limits.fields = Count::default();
-        schema.required.clear();
+    } else if limits.fields.min <= required as u64 {
+        // So many fields are there anyway.
+        limits.fields.min = 0;
     }
     limits.formats.retain(|format| format_matters(format, types));
     let both = [true.into(), false.into()];
@@ -108,21 +144,12 @@ pub fn tidy(schema: &mut Schema) {
     {
         limits.enumeration = None;
     }
-    tidy_choices(schema);
-}
-
-fn dedup_multiples(multiples: &mut Vec<Number>) {
-    let mut seen: Vec<Number> = Vec::new();
-    multiples.retain(|step| {
-        let new = !seen.contains(step);
-        seen.push(*step);
-        new
-    });
 }
 
 fn tidy_choices(schema: &mut Schema) {
     let mut single = Vec::new();
-    for groups in [&mut schema.choices.any, &mut schema.choices.one] {
+    let choices = &mut *schema.choices;
+    for groups in [&mut choices.any, &mut choices.one] {
         groups.retain_mut(|group| {
             if group.len() == 1 {
                 single.append(group);
@@ -132,20 +159,12 @@ fn tidy_choices(schema: &mut Schema) {
         });
     }
     // A branch that takes everything makes `anyOf` take everything.
-    schema
-        .choices
+    choices
         .any
         .retain(|group| !group.is_empty() && !group.iter().any(Schema::is_vacuous));
-    schema.choices.one.retain(|group| !group.is_empty());
-    for group in &mut schema.choices.any {
-        let mut kept: Vec<Schema> = Vec::new();
-        for branch in group.drain(..) {
-            // Long lists are left as they are: looking for equals would be quadratic.
-            if kept.len() > 32 || !kept.contains(&branch) {
-                kept.push(branch);
-            }
-        }
-        *group = kept;
+    choices.one.retain(|group| !group.is_empty());
+    for group in &mut choices.any {
+        drop_equals(group);
     }
     if !single.is_empty() {
         for branch in single {
@@ -155,14 +174,35 @@ fn tidy_choices(schema: &mut Schema) {
     }
 }
 
+/// Long lists are left as they are from somewhere on: looking for equals would be quadratic.
+fn drop_equals(group: &mut Vec<Schema>) {
+    let (mut kept, mut twice): (Vec<&Schema>, Vec<usize>) = (Vec::new(), Vec::new());
+    for (place, branch) in group.iter().enumerate() {
+        if kept.len() > 32 {
+            break;
+        }
+        if kept.contains(&branch) {
+            twice.push(place);
+        } else {
+            kept.push(branch);
+        }
+    }
+    if !twice.is_empty() {
+        let mut places = 0..;
+        group.retain(|_| {
+            places
+                .next()
+                .is_none_or(|place| twice.binary_search(&place).is_err())
+        });
+    }
+}
+
 /// `anyOf: [{type: integer}, {type: string}]` beside `x-kubernetes-int-or-string` says the same again.
 pub fn without_int_or_string(any: Vec<Schema>) -> Vec<Schema> {
     let says_only = |branch: &Schema, types: Types| {
-        *branch
-            == Schema {
-                types,
-                ..Schema::empty()
-            }
+        let mut only = Schema::empty();
+        only.types = types;
+        branch.types == types && *branch == only
     };
     let is_pair = any.len() == 2
         && any.iter().any(|branch| says_only(branch, Types::INTEGER))

@@ -1,6 +1,9 @@
 //! Numbers as the API server compares them: `1` and `1.0` are one number.
 
-use std::cmp::Ordering;
+use std::{
+    cmp::Ordering,
+    hash::{Hash, Hasher},
+};
 
 use serde_json::Value;
 
@@ -68,6 +71,16 @@ impl Number {
     }
 }
 
+impl Hash for Number {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        match self {
+            Self::Whole(whole) => whole.hash(state),
+            // Zero is whole, so that no two spellings of one number are left.
+            Self::Real(real) => real.to_bits().hash(state),
+        }
+    }
+}
+
 impl std::fmt::Display for Number {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
@@ -130,7 +143,7 @@ pub fn write_canonical(value: &Value, text: &mut String) {
 }
 
 /// One end of a range. `exclusive` means that the value itself is outside.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Hash)]
 pub struct Bound {
     pub value: Number,
     pub exclusive: bool,

@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use super::{
     normalise,
     number::{Bound, Number},
-    schema::{Choices, Count, Enumeration, Limits, ListType, Rule, Schema, Types},
+    schema::{Count, Enumeration, Limits, ListType, Rare, Rule, Schema, Types},
 };
 
 /// Deeper than any schema that a server takes in practice, and shallow enough for every stack.
@@ -18,9 +18,10 @@ pub fn parse(value: &Value) -> Schema {
 }
 
 fn parse_at(value: &Value, depth: usize) -> Schema {
-    let unread = || Schema {
-        unread: Some(value.clone()),
-        ..Schema::open()
+    let unread = || {
+        let mut schema = Schema::open();
+        schema.unread = Some(Box::new(value.clone()));
+        schema
     };
     let Value::Object(node) = value else {
         // `additionalProperties: true` is the one place where a schema may be a word.
@@ -39,29 +40,28 @@ fn parse_at(value: &Value, depth: usize) -> Schema {
         elements(word).map(|value| parse_at(value, depth - 1)).collect()
     };
     let int_or_string = flag(words.int_or_string);
-    let mut schema = Schema {
-        types: types(&words),
-        nullable: flag(words.nullable),
-        preserve: flag(words.preserve),
-        embedded: flag(words.embedded),
-        default: words.default.cloned(),
-        properties: fields(words.properties)
+    let mut schema = Schema::empty();
+    schema.types = types(&words);
+    schema.nullable = flag(words.nullable);
+    schema.preserve = flag(words.preserve);
+    schema.embedded = flag(words.embedded);
+    schema.atomic_map = words.map_type.is_some_and(|word| word == "atomic");
+    schema.default = words.default.cloned().map(Box::new);
+    if let Some(properties) = words.properties.and_then(Value::as_object) {
+        schema.properties = properties
+            .iter()
             .map(|(name, value)| (name.clone(), parse_at(value, depth - 1)))
-            .collect(),
-        additional: words
-            .additional
-            .filter(|value| **value != Value::Bool(false))
-            .map(child),
-        items: words.items.map(child),
-        required: texts(words.required),
-        limits: limits(&words),
-        choices: Choices::default(),
-        list: list_type(&words),
-        atomic_map: words.map_type.is_some_and(|word| word == "atomic"),
-        rules: rules(words.rules),
-        unstructured: false,
-        unread: None,
-    };
+            .collect();
+    }
+    schema.additional = words
+        .additional
+        .filter(|value| **value != Value::Bool(false))
+        .map(child);
+    schema.items = words.items.map(child);
+    schema.required = texts(words.required);
+    schema.limits = limits(&words);
+    schema.list = list_type(&words);
+    schema.rules = rules(words.rules);
     let mut any = branches(words.any_of);
     if int_or_string {
         any = normalise::without_int_or_string(any);
@@ -77,14 +77,13 @@ fn parse_at(value: &Value, depth: usize) -> Schema {
         schema.choices.not.push(*child(not));
     }
     for mut branch in branches(words.all_of) {
-        if int_or_string {
-            branch.choices.any = branch
-                .choices
-                .any
+        if int_or_string && let Some(choices) = branch.choices.given() {
+            choices.any = std::mem::take(&mut choices.any)
                 .into_iter()
                 .map(normalise::without_int_or_string)
                 .filter(|group| !group.is_empty())
                 .collect();
+            branch.forget();
         }
         normalise::merge(&mut schema, branch);
     }
@@ -192,7 +191,27 @@ fn types(words: &Words<'_>) -> Types {
     }
 }
 
-fn limits(words: &Words<'_>) -> Limits {
+fn limits(words: &Words<'_>) -> Rare<Limits> {
+    let given = [
+        words.enumeration,
+        words.minimum,
+        words.exclusive_minimum,
+        words.maximum,
+        words.exclusive_maximum,
+        words.multiple_of,
+        words.min_length,
+        words.max_length,
+        words.min_items,
+        words.max_items,
+        words.min_properties,
+        words.max_properties,
+        words.pattern,
+        words.format,
+        words.unique,
+    ];
+    if given.iter().all(Option::is_none) {
+        return Rare::default();
+    }
     let count = |min: Option<&Value>, max: Option<&Value>| Count {
         min: min.and_then(whole).unwrap_or(0),
         max: max.and_then(whole),
@@ -209,7 +228,7 @@ fn limits(words: &Words<'_>) -> Limits {
             .enumeration
             .and_then(Value::as_array)
             .filter(|values| !values.is_empty())
-            .map(|values| Enumeration::new(values.iter().cloned())),
+            .map(|values| Enumeration::new(values.clone())),
         minimum: bound(words.minimum, words.exclusive_minimum),
         maximum: bound(words.maximum, words.exclusive_maximum),
         multiples: words
@@ -231,6 +250,7 @@ fn limits(words: &Words<'_>) -> Limits {
             .collect(),
         unique: flag(words.unique),
     }
+    .into()
 }
 
 fn bound(value: Option<&Value>, exclusive: Option<&Value>) -> Option<Bound> {
@@ -282,10 +302,6 @@ fn whole(value: &Value) -> Option<u64> {
 
 fn flag(word: Option<&Value>) -> bool {
     word.and_then(Value::as_bool).unwrap_or(false)
-}
-
-fn fields(word: Option<&Value>) -> impl Iterator<Item = (&String, &Value)> {
-    word.and_then(Value::as_object).into_iter().flatten()
 }
 
 fn elements(word: Option<&Value>) -> impl Iterator<Item = &Value> {

@@ -14,7 +14,10 @@ use regex_automata::{
 
 /// Larger than any pattern in practice.
 const MAX_PATTERN: usize = 4_096;
-const MAX_REGEX_BYTES: usize = 1 << 20;
+/// How large a pattern may be that is put to live objects.
+pub const MAX_REGEX_BYTES: usize = 1 << 20;
+/// And one that is put to all values of a list while definitions are compared.
+pub const MAX_LISTED_REGEX_BYTES: usize = 1 << 16;
 /// Determinising takes time in proportion to the product of these two.
 const MAX_NFA_BYTES: usize = 48 << 10;
 const MAX_DFA_BYTES: usize = 96 << 10;
@@ -24,25 +27,38 @@ const MAX_PAIRS: usize = 20_000;
 /// What is said when the [`Budget`] is spent.
 pub const TOO_MANY: &str = "too many patterns changed at once to compare them all";
 
-/// How much memory the automata of one pair of definitions may come to, one after the other: building them is what
-/// takes the time.
-pub struct Budget(usize);
+/// What may be done with the patterns of one pair of definitions.
+pub struct Budget {
+    /// How much memory the automata may come to, one after the other: building them is what takes the time.
+    memory: usize,
+    /// How much text may be read: by patterns, or as patterns.
+    text: usize,
+}
 
 impl Default for Budget {
     fn default() -> Self {
-        Self(512 << 10)
+        Self {
+            memory: 512 << 10,
+            text: 32 << 10,
+        }
     }
 }
 
 impl Budget {
-    /// Room for one more pattern that is only compiled, not compared.
-    pub fn compiles_one_more(&mut self) -> bool {
-        self.spend(1 << 14)
+    /// Room for so many patterns more that are only compiled, not compared, and run over so much text.
+    pub fn runs(&mut self, patterns: usize, text: usize) -> bool {
+        self.spend(patterns.saturating_mul(1 << 14)) && self.reads(patterns.saturating_mul(text))
+    }
+
+    fn reads(&mut self, text: usize) -> bool {
+        let enough = self.text >= text;
+        self.text = self.text.saturating_sub(text);
+        enough
     }
 
     fn spend(&mut self, bytes: usize) -> bool {
-        let enough = self.0 >= bytes;
-        self.0 = self.0.saturating_sub(bytes);
+        let enough = self.memory >= bytes;
+        self.memory = self.memory.saturating_sub(bytes);
         enough
     }
 }
@@ -57,13 +73,13 @@ pub enum Inclusion {
 }
 
 /// A pattern as the server would run it; nothing if it is too large or not understood.
-pub fn compile(pattern: &str) -> Option<Regex> {
+pub fn compile(pattern: &str, max_bytes: usize) -> Option<Regex> {
     if pattern.len() > MAX_PATTERN {
         return None;
     }
     regex::RegexBuilder::new(&translate(pattern))
-        .size_limit(MAX_REGEX_BYTES)
-        .dfa_size_limit(MAX_REGEX_BYTES)
+        .size_limit(max_bytes)
+        .dfa_size_limit(max_bytes)
         .build()
         .ok()
 }
@@ -73,7 +89,7 @@ pub fn includes(old: Option<&str>, new: &str, budget: &mut Budget) -> Inclusion 
     if old == Some(new) {
         return Inclusion::Yes;
     }
-    if budget.0 == 0 {
+    if budget.memory == 0 {
         return Inclusion::Unknown(TOO_MANY);
     }
     let old = old.map_or_else(|| "(?s:.*)".to_owned(), translate);
@@ -86,15 +102,18 @@ pub fn includes(old: Option<&str>, new: &str, budget: &mut Budget) -> Inclusion 
 }
 
 /// Whether no text that it matches is empty. When in doubt, no.
-pub fn wants_text(pattern: &str) -> bool {
+pub fn wants_text(pattern: &str, budget: &mut Budget) -> bool {
     let shortest = |pattern: &str| regex_syntax::parse(pattern).ok()?.properties().minimum_len();
-    pattern.len() <= MAX_PATTERN && shortest(&translate(pattern)).is_some_and(|length| length > 0)
+    pattern.len() <= MAX_PATTERN
+        && budget.reads(pattern.len())
+        && shortest(&translate(pattern)).is_some_and(|length| length > 0)
 }
 
 fn automaton(pattern: &str, budget: &mut Budget) -> Option<dense::DFA<Vec<u32>>> {
     let built = build(pattern);
     // One that grew too large took the longest. What was built is used; the next one finds the budget spent.
-    budget.spend(built.as_ref().map_or(2 * MAX_DFA_BYTES, dense::DFA::memory_usage));
+    let memory = built.as_ref().map_or(2 * MAX_DFA_BYTES, dense::DFA::memory_usage);
+    budget.spend(memory + 32 * pattern.len());
     built
 }
 
@@ -403,6 +422,6 @@ mod tests {
     #[case(r"\bfoo\b", "a foo b", true)]
     #[case("^a-b$", "a-b", true)]
     fn as_go_reads_it(#[case] pattern: &str, #[case] text: &str, #[case] matches: bool) {
-        assert_eq!(compile(pattern).unwrap().is_match(text), matches);
+        assert_eq!(compile(pattern, MAX_REGEX_BYTES).unwrap().is_match(text), matches);
     }
 }

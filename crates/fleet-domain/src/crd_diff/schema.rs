@@ -1,14 +1,20 @@
 //! A structural schema in the one form that is compared: `allOf` is folded in, what constrains nothing is gone, and
 //! numbers have one spelling. `parse` makes it from JSON of any shape, however hostile.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::{
+    collections::{BTreeMap, BTreeSet, hash_map::DefaultHasher},
+    hash::{Hash, Hasher},
+    ops::{Deref, DerefMut},
+    sync::OnceLock,
+};
 
 use serde_json::Value;
 
-use super::number::{Bound, Number, canonical};
+pub use super::enumeration::Enumeration;
+use super::number::{Bound, Number};
 
 /// The kinds of JSON values, as a set. Whole and broken numbers are told apart, because `integer` is less than `number`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Types(u8);
 
 impl Types {
@@ -102,78 +108,8 @@ impl std::fmt::Display for Types {
     }
 }
 
-/// A closed list of values.
-#[derive(Clone, Debug, Default)]
-pub struct Enumeration {
-    pub values: Vec<Value>,
-    /// In a long list membership is by hash, so that a giant one costs no more than its length: words as they are, which
-    /// most values are, and others as canonical text.
-    words: HashSet<String>,
-    others: HashSet<String>,
-}
-
-impl Enumeration {
-    const LONG: usize = 16;
-
-    pub fn new(values: impl IntoIterator<Item = Value>) -> Self {
-        let values = values.into_iter();
-        let many = values.size_hint().0;
-        let mut all = Self::default();
-        for value in values {
-            if all.contains(&value) {
-                continue;
-            }
-            if all.is_long() {
-                all.note(&value);
-            }
-            all.values.push(value);
-            if all.values.len() == Self::LONG {
-                all.words.reserve(many);
-                for value in std::mem::take(&mut all.values) {
-                    all.note(&value);
-                    all.values.push(value);
-                }
-            }
-        }
-        all
-    }
-
-    fn is_long(&self) -> bool {
-        self.values.len() >= Self::LONG
-    }
-
-    fn note(&mut self, value: &Value) {
-        match value {
-            Value::String(word) => self.words.insert(word.clone()),
-            other => self.others.insert(canonical(other)),
-        };
-    }
-
-    pub fn contains(&self, value: &Value) -> bool {
-        match value {
-            _ if !self.is_long() => self.values.iter().any(|known| is_same(known, value)),
-            Value::String(word) => self.words.contains(word),
-            other => self.others.contains(&canonical(other)),
-        }
-    }
-}
-
-impl PartialEq for Enumeration {
-    fn eq(&self, other: &Self) -> bool {
-        self.values.len() == other.values.len() && self.values.iter().all(|value| other.contains(value))
-    }
-}
-
-fn is_same(one: &Value, other: &Value) -> bool {
-    match (one, other) {
-        (Value::String(one), Value::String(other)) => one == other,
-        (Value::String(_), _) | (_, Value::String(_)) => false,
-        _ => one == other || canonical(one) == canonical(other),
-    }
-}
-
 /// How many there may be.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Count {
     pub min: u64,
     pub max: Option<u64>,
@@ -194,7 +130,7 @@ impl Count {
 }
 
 /// What single values have to meet, whatever their kind.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Hash)]
 pub struct Limits {
     pub enumeration: Option<Enumeration>,
     pub minimum: Option<Bound>,
@@ -208,8 +144,14 @@ pub struct Limits {
     pub unique: bool,
 }
 
+impl Limits {
+    pub fn is_empty(&self) -> bool {
+        *self == NO_LIMITS
+    }
+}
+
 /// `anyOf`, `oneOf` and `not`. Several of each hold together: `allOf` may bring more than one.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Hash)]
 pub struct Choices {
     pub any: Vec<Vec<Schema>>,
     pub one: Vec<Vec<Schema>>,
@@ -222,7 +164,90 @@ impl Choices {
     }
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+static NO_LIMITS: Limits = Limits {
+    enumeration: None,
+    minimum: None,
+    maximum: None,
+    multiples: Vec::new(),
+    length: Count { min: 0, max: None },
+    items: Count { min: 0, max: None },
+    fields: Count { min: 0, max: None },
+    patterns: BTreeSet::new(),
+    formats: BTreeSet::new(),
+    unique: false,
+};
+static NO_CHOICES: Choices = Choices {
+    any: Vec::new(),
+    one: Vec::new(),
+    not: Vec::new(),
+};
+
+/// A part that most schemas do without. It takes room only where it says something: a large definition has tens of
+/// thousands of nodes, and moving them about is most of the work of reading it.
+#[derive(Clone, Debug)]
+pub struct Rare<T>(Option<Box<T>>);
+
+/// What a part is that says nothing.
+pub trait Part: Default + PartialEq + 'static {
+    fn none() -> &'static Self;
+}
+
+impl Part for Limits {
+    fn none() -> &'static Self {
+        &NO_LIMITS
+    }
+}
+
+impl Part for Choices {
+    fn none() -> &'static Self {
+        &NO_CHOICES
+    }
+}
+
+impl<T: Part> Rare<T> {
+    /// The part, where there is one.
+    pub fn given(&mut self) -> Option<&mut T> {
+        self.0.as_deref_mut()
+    }
+
+    pub fn take(&mut self) -> T {
+        self.0.take().map(|part| *part).unwrap_or_default()
+    }
+}
+
+impl<T> Default for Rare<T> {
+    fn default() -> Self {
+        Self(None)
+    }
+}
+
+impl<T: Part> From<T> for Rare<T> {
+    fn from(part: T) -> Self {
+        Self((part != *T::none()).then(|| Box::new(part)))
+    }
+}
+
+impl<T: Part> Deref for Rare<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        self.0.as_deref().unwrap_or(T::none())
+    }
+}
+
+impl<T: Part> DerefMut for Rare<T> {
+    fn deref_mut(&mut self) -> &mut T {
+        self.0.get_or_insert_default()
+    }
+}
+
+impl<T: Part> PartialEq for Rare<T> {
+    fn eq(&self, other: &Self) -> bool {
+        (self.0.is_none() && other.0.is_none()) || **self == **other
+    }
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub enum ListType {
     /// What it is when nothing is said.
     #[default]
@@ -259,19 +284,33 @@ pub struct Rule {
     pub optional_old_self: bool,
 }
 
-/// White space and what a rule says of itself are no difference.
+impl Rule {
+    /// What two equal rules have in common: white space, and a message that is computed, are no difference.
+    fn essence(&self) -> (&str, Option<&str>, bool, bool) {
+        (
+            &self.expression,
+            self.message.as_deref(),
+            self.transition,
+            self.optional_old_self,
+        )
+    }
+}
+
 impl PartialEq for Rule {
     fn eq(&self, other: &Self) -> bool {
-        self.expression == other.expression
-            && self.message == other.message
-            && self.transition == other.transition
-            && self.optional_old_self == other.optional_old_self
+        self.essence() == other.essence()
     }
 }
 
 impl Eq for Rule {}
 
-#[derive(Clone, Debug, PartialEq)]
+impl std::hash::Hash for Rule {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        self.essence().hash(state);
+    }
+}
+
+#[derive(Clone, Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a field of the API")]
 pub struct Schema {
     pub types: Types,
@@ -280,20 +319,47 @@ pub struct Schema {
     /// Keeps fields that the schema does not name.
     pub preserve: bool,
     pub embedded: bool,
-    pub default: Option<Value>,
+    pub atomic_map: bool,
+    /// Named only inside `allOf`: checked, but not kept from pruning.
+    pub unstructured: bool,
+    pub default: Option<Box<Value>>,
     pub properties: BTreeMap<String, Schema>,
     pub additional: Option<Box<Schema>>,
     pub items: Option<Box<Schema>>,
     pub required: BTreeSet<String>,
-    pub limits: Limits,
-    pub choices: Choices,
+    pub limits: Rare<Limits>,
+    pub choices: Rare<Choices>,
     pub list: ListType,
-    pub atomic_map: bool,
     pub rules: Vec<Rule>,
-    /// Named only inside `allOf`: checked, but not kept from pruning.
-    pub unstructured: bool,
     /// What could not be read, because it is too deep or not a schema.
-    pub unread: Option<Value>,
+    pub unread: Option<Box<Value>>,
+    facts: OnceLock<Facts>,
+}
+
+/// What is asked of branches again and again, found out once for each.
+#[derive(Clone, Copy, Debug)]
+struct Facts {
+    /// Schemas that are equal have the same.
+    print: u64,
+    vacuous: bool,
+}
+
+impl PartialEq for Schema {
+    /// Schemas that differ are told apart at once, however large they are.
+    fn eq(&self, other: &Self) -> bool {
+        self.facts().print == other.facts().print && self.words() == other.words() && {
+            self.properties == other.properties
+                && self.additional == other.additional
+                && self.items == other.items
+                && *self.choices == *other.choices
+        }
+    }
+}
+
+impl Hash for Schema {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u64(self.facts().print);
+    }
 }
 
 impl Schema {
@@ -304,19 +370,55 @@ impl Schema {
             nullable: false,
             preserve: false,
             embedded: false,
+            atomic_map: false,
+            unstructured: false,
             default: None,
             properties: BTreeMap::new(),
             additional: None,
             items: None,
             required: BTreeSet::new(),
-            limits: Limits::default(),
-            choices: Choices::default(),
+            limits: Rare::default(),
+            choices: Rare::default(),
             list: ListType::Atomic,
-            atomic_map: false,
             rules: Vec::new(),
-            unstructured: false,
             unread: None,
+            facts: OnceLock::new(),
         }
+    }
+
+    /// To be called by whoever alters a schema that somebody may have looked at.
+    pub fn forget(&mut self) {
+        self.facts.take();
+    }
+
+    /// All that a schema says itself, without its children.
+    fn words(&self) -> impl PartialEq + Hash + '_ {
+        let flags = [
+            self.nullable,
+            self.preserve,
+            self.embedded,
+            self.atomic_map,
+            self.unstructured,
+        ];
+        (
+            (self.types, flags, &*self.limits, &self.required, &self.list),
+            (&self.rules, &self.default, &self.unread),
+        )
+    }
+
+    fn facts(&self) -> Facts {
+        *self.facts.get_or_init(|| {
+            let mut hasher = DefaultHasher::new();
+            self.words().hash(&mut hasher);
+            self.properties.hash(&mut hasher);
+            self.additional.hash(&mut hasher);
+            self.items.hash(&mut hasher);
+            self.choices.hash(&mut hasher);
+            Facts {
+                print: hasher.finish(),
+                vacuous: self.finds_vacuous(),
+            }
+        })
     }
 
     /// Says nothing and keeps everything: what a version without a schema has.
@@ -334,9 +436,14 @@ impl Schema {
 
     /// Rejects nothing; what it prunes is another question.
     pub fn is_vacuous(&self) -> bool {
+        // Most are told by their type alone.
+        self.types.or(Types::NULL) == Types::ANY && self.facts().vacuous
+    }
+
+    fn finds_vacuous(&self) -> bool {
         self.types.or(Types::NULL) == Types::ANY
             && self.required.is_empty()
-            && self.limits == Limits::default()
+            && self.limits.is_empty()
             && self.choices.is_empty()
             && self.list == ListType::Atomic
             && self.rules.is_empty()

@@ -10,6 +10,8 @@ use super::{
 
 /// More findings than anybody reads; a hostile pair must not fill the memory.
 const MAX_FINDINGS: usize = 5_000;
+/// The same for their texts, which may be as long as the definition.
+const MAX_BYTES: usize = 4 << 20;
 /// Longer texts are cut in reports; the fingerprint is made of the whole.
 const MAX_TEXT: usize = 300;
 
@@ -29,6 +31,26 @@ pub struct Sink<'a> {
     crd: &'a str,
     version: Option<&'a str>,
     steps: Vec<Step<'a>>,
+    /// For findings that stop somebody, and for all others: a flood of harmless ones must not hide what does harm.
+    harmful: Room,
+    harmless: Room,
+    /// There was no room for the last one.
+    dropped: bool,
+}
+
+/// How many more findings are taken.
+struct Room {
+    findings: usize,
+    bytes: usize,
+}
+
+impl Default for Room {
+    fn default() -> Self {
+        Self {
+            findings: MAX_FINDINGS,
+            bytes: MAX_BYTES,
+        }
+    }
 }
 
 impl<'a> Sink<'a> {
@@ -40,6 +62,9 @@ impl<'a> Sink<'a> {
             crd,
             version: None,
             steps: Vec::new(),
+            harmful: Room::default(),
+            harmless: Room::default(),
+            dropped: false,
         }
     }
 
@@ -64,8 +89,26 @@ impl<'a> Sink<'a> {
 
     /// A finding at the place where the walk is.
     pub fn add(&mut self, kind: Kind, before: impl Into<String>, after: impl Into<String>) {
-        let path = self.path();
-        self.add_at(kind, path, before, after);
+        // A path may be long, and is not written for nothing.
+        if self.has_room(kind) {
+            let path = self.path();
+            self.add_at(kind, path, before, after);
+        }
+    }
+
+    fn has_room(&mut self, kind: Kind) -> bool {
+        let room = self.room(kind);
+        let has_room = room.findings > 0 && room.bytes > 0;
+        self.dropped = !has_room;
+        has_room
+    }
+
+    fn room(&mut self, kind: Kind) -> &mut Room {
+        if kind.meaning().impact <= Impact::Undecidable {
+            &mut self.harmful
+        } else {
+            &mut self.harmless
+        }
     }
 
     /// A finding at a child of that place.
@@ -88,7 +131,7 @@ impl<'a> Sink<'a> {
         before: impl Into<String>,
         after: impl Into<String>,
     ) {
-        if self.findings.len() >= MAX_FINDINGS {
+        if !self.has_room(kind) {
             return;
         }
         let meaning = kind.meaning();
@@ -103,15 +146,19 @@ impl<'a> Sink<'a> {
             path: path.into(),
             before: before.into(),
             after: after.into(),
-            why: meaning.why.to_owned(),
-            affects: meaning.affects.to_owned(),
-            action: meaning.action.to_owned(),
+            why: meaning.why.into(),
+            affects: meaning.affects,
+            action: meaning.action,
             undecidable: None,
             ratcheted: false,
             hurt: None,
             waiver: None,
         };
         finding.print_over();
+        let room = self.room(kind);
+        room.findings -= 1;
+        let bytes = finding.path.len() + finding.before.len() + finding.after.len();
+        room.bytes = room.bytes.saturating_sub(bytes);
         finding.before = cut(finding.before);
         finding.after = cut(finding.after);
         if meaning.ratchets {
@@ -122,7 +169,7 @@ impl<'a> Sink<'a> {
 
     /// Says of the last finding that it cannot be decided.
     pub fn undecidable(&mut self, reason: impl Into<String>) {
-        if let Some(last) = self.findings.last_mut() {
+        if let Some(last) = self.last() {
             last.impact = Impact::Undecidable;
             last.undecidable = Some(reason.into());
         }
@@ -130,10 +177,15 @@ impl<'a> Sink<'a> {
 
     /// Adds a sentence to the last finding.
     pub fn note(&mut self, sentence: &str) {
-        if let Some(last) = self.findings.last_mut() {
-            last.why.push(' ');
-            last.why.push_str(sentence);
+        if let Some(last) = self.last() {
+            let why = last.why.to_mut();
+            why.push(' ');
+            why.push_str(sentence);
         }
+    }
+
+    fn last(&mut self) -> Option<&mut Finding> {
+        self.findings.last_mut().filter(|_| !self.dropped)
     }
 
     /// A server that ratchets spares stored objects until the value itself is changed; new objects are refused as ever.
@@ -147,14 +199,14 @@ impl<'a> Sink<'a> {
         finding.ratcheted = true;
         finding.class = Class::Clients;
         let _ = write!(
-            finding.why,
+            finding.why.to_mut(),
             " A {server} server lets stored objects pass as long as this value is left alone{unless}; new objects, and changes of the value, are refused."
         );
     }
 }
 
 fn cut(text: String) -> String {
-    if text.chars().count() <= MAX_TEXT {
+    if text.len() <= MAX_TEXT || text.chars().count() <= MAX_TEXT {
         return text;
     }
     let mut short: String = text.chars().take(MAX_TEXT).collect();

@@ -1,6 +1,10 @@
 //! Walks two schemas side by side, once, and asks at every place: what was kept and taken before, and is not any more?
 
-use std::{cmp::Ordering, collections::BTreeMap, fmt::Write as _};
+use std::{
+    cmp::Ordering,
+    collections::{BTreeMap, HashMap},
+    fmt::Write as _,
+};
 
 use super::{
     choices::{self, Fuel},
@@ -97,14 +101,22 @@ fn object<'a>(sink: &mut Sink<'a>, old: &'a Schema, new: &'a Schema, stand: Stan
         sink.add(Kind::UnknownPruned, "every field is kept", after);
     }
     embedded(sink, old, new);
+    let mut objects = Objects {
+        old,
+        new,
+        stand,
+        closes,
+        minds: choices::minds_one_more_field(new),
+        renames: None,
+    };
     for (name, pair) in side_by_side(&old.properties, &new.properties) {
         match pair {
             (Some(before), Some(after)) => {
-                default(sink, name, before, after, new);
+                default(sink, name, before, after, &objects);
                 child(sink, Step::Field(name), before, after, new.misses(name), work);
             }
-            (Some(before), None) => gone(sink, name, before, old, new, stand, work),
-            (None, Some(after)) => came(sink, name, after, old, new, stand, closes, work),
+            (Some(before), None) => gone(sink, name, before, &mut objects, work),
+            (None, Some(after)) => came(sink, name, after, &objects, work),
             (None, None) => {}
         }
     }
@@ -129,6 +141,20 @@ fn object<'a>(sink: &mut Sink<'a>, old: &'a Schema, new: &'a Schema, stand: Stan
         sink.add(Kind::MapTypeChanged, word(old.atomic_map), word(new.atomic_map));
     }
 }
+
+/// Two schemas of objects, and what their fields need to know of them.
+struct Objects<'a> {
+    old: &'a Schema,
+    new: &'a Schema,
+    stand: Stand,
+    closes: bool,
+    /// Filling in one more field may break a combination.
+    minds: bool,
+    renames: Option<Renames<'a>>,
+}
+
+/// New fields by their name without its spelling and by their type; for removed ones that may have been renamed.
+type Renames<'a> = HashMap<(String, Types), &'a str>;
 
 type Pair<'a> = (Option<&'a Schema>, Option<&'a Schema>);
 
@@ -178,11 +204,10 @@ fn gone<'a>(
     sink: &mut Sink<'a>,
     name: &'a str,
     before: &'a Schema,
-    old: &'a Schema,
-    new: &'a Schema,
-    stand: Stand,
+    objects: &mut Objects<'a>,
     work: &mut Work,
 ) {
+    let Objects { old, new, stand, .. } = *objects;
     if (stand.root || new.embedded) && ALWAYS.contains(&name) {
         return;
     }
@@ -192,24 +217,16 @@ fn gone<'a>(
         sink.add_child(Kind::Loosened, Step::Field(name), shape(before), "anything");
     } else if !before.unstructured || old.preserve {
         sink.add_child(Kind::FieldRemoved, Step::Field(name), shape(before), "pruned");
-        if let Some(other) = renamed(name, before, old, new) {
+        let renames = objects.renames.get_or_insert_with(|| renames(old, new));
+        if let Some(other) = renames.get(&(plain(name), before.types)) {
             sink.note(&format!("It looks as if it was renamed to {other:?}."));
         }
     }
 }
 
 /// A field that the new schema names and the old one does not.
-#[expect(clippy::too_many_arguments, reason = "both schemas and where they stand")]
-fn came<'a>(
-    sink: &mut Sink<'a>,
-    name: &'a str,
-    after: &'a Schema,
-    old: &'a Schema,
-    new: &'a Schema,
-    stand: Stand,
-    closes: bool,
-    work: &mut Work,
-) {
+fn came<'a>(sink: &mut Sink<'a>, name: &'a str, after: &'a Schema, objects: &Objects<'a>, work: &mut Work) {
+    let Objects { old, new, stand, .. } = *objects;
     if (stand.root || old.embedded) && ALWAYS.contains(&name) {
         metadata(sink, name, after);
         return;
@@ -217,10 +234,10 @@ fn came<'a>(
     if let Some(values) = &old.additional {
         child(sink, Step::Field(name), values, after, new.misses(name), work);
     } else if old.preserve {
-        if !closes && !after.is_open() {
+        if !objects.closes && !after.is_open() {
             sink.add_child(Kind::FreeFieldTyped, Step::Field(name), "anything", shape(after));
         }
-    } else if after.default.is_some() && choices::minds_one_more_field(new) {
+    } else if after.default.is_some() && objects.minds {
         sink.add_child(
             Kind::DefaultUnderChoice,
             Step::Field(name),
@@ -240,7 +257,7 @@ fn metadata<'a>(sink: &mut Sink<'a>, field: &'a str, after: &'a Schema) {
     }
     sink.enter(Step::Field(field));
     for (name, property) in &after.properties {
-        if property.limits != super::schema::Limits::default() || !property.choices.is_empty() {
+        if !property.limits.is_empty() || !property.choices.is_empty() {
             sink.add_child(
                 Kind::LimitTightened,
                 Step::Field(name),
@@ -252,7 +269,10 @@ fn metadata<'a>(sink: &mut Sink<'a>, field: &'a str, after: &'a Schema) {
     sink.leave();
 }
 
-fn required(sink: &mut Sink<'_>, old: &Schema, new: &Schema, stand: Stand) {
+fn required<'a>(sink: &mut Sink<'a>, old: &Schema, new: &'a Schema, stand: Stand) {
+    if old.required.is_empty() && new.required.is_empty() {
+        return;
+    }
     for name in &new.required {
         let always = (stand.root || old.embedded) && ALWAYS.contains(&name.as_str());
         if always || old.demands(name) {
@@ -266,14 +286,11 @@ fn required(sink: &mut Sink<'_>, old: &Schema, new: &Schema, stand: Stand) {
             } else {
                 "no such field"
             };
-            // The step borrows from the schema only for the time of the call.
-            let path = join(&sink.path(), name);
-            sink.add_at(Kind::RequiredAdded, path, before, "required");
+            sink.add_child(Kind::RequiredAdded, Step::Field(name), before, "required");
         } else if !old.required.contains(name) {
-            let path = join(&sink.path(), name);
-            sink.add_at(
+            sink.add_child(
                 Kind::RequiredDefaulted,
-                path,
+                Step::Field(name),
                 "optional",
                 "required, with a default",
             );
@@ -281,15 +298,6 @@ fn required(sink: &mut Sink<'_>, old: &Schema, new: &Schema, stand: Stand) {
     }
     if old.required.iter().any(|name| !new.required.contains(name)) && new.required.is_subset(&old.required) {
         sink.add(Kind::Loosened, "required", "optional");
-    }
-}
-
-fn join(path: &str, name: &str) -> String {
-    let step = super::sink::render(&[Step::Field(name)]);
-    if path == "." {
-        step
-    } else {
-        format!("{path}{step}")
     }
 }
 
@@ -302,7 +310,7 @@ fn embedded(sink: &mut Sink<'_>, old: &Schema, new: &Schema) {
     }
 }
 
-fn default<'a>(sink: &mut Sink<'a>, name: &'a str, old: &Schema, new: &Schema, parent: &Schema) {
+fn default<'a>(sink: &mut Sink<'a>, name: &'a str, old: &Schema, new: &Schema, parents: &Objects<'a>) {
     let kind = match (&old.default, &new.default) {
         (None, Some(_)) => Kind::DefaultAdded,
         (Some(_), None) => Kind::DefaultRemoved,
@@ -311,11 +319,11 @@ fn default<'a>(sink: &mut Sink<'a>, name: &'a str, old: &Schema, new: &Schema, p
         }
         _ => return,
     };
-    if kind == Kind::DefaultRemoved && parent.demands(name) {
+    if kind == Kind::DefaultRemoved && parents.new.demands(name) {
         // Said as a field that has to be set from now on.
         return;
     }
-    let minds = choices::minds_one_more_field(parent) && kind != Kind::DefaultRemoved;
+    let minds = parents.minds && kind != Kind::DefaultRemoved;
     let kind = if minds { Kind::DefaultUnderChoice } else { kind };
     sink.add_child(kind, Step::Field(name), default_text(old), default_text(new));
     if minds {
@@ -356,15 +364,19 @@ fn list<'a>(sink: &mut Sink<'a>, old: &'a Schema, new: &'a Schema, work: &mut Wo
     sink.add(kind, old.list.to_string(), new.list.to_string());
 }
 
-/// A removed field whose name comes back in another spelling with the same shape.
-fn renamed<'a>(name: &str, before: &Schema, old: &Schema, new: &'a Schema) -> Option<&'a str> {
-    let plain = |name: &str| name.replace(['_', '-'], "").to_lowercase();
-    let wanted = plain(name);
-    new.properties
-        .iter()
-        .filter(|(other, _)| !old.properties.contains_key(*other))
-        .find(|(other, after)| plain(other) == wanted && after.types == before.types)
-        .map(|(other, _)| other.as_str())
+/// A removed field may come back in another spelling with the same type.
+fn renames<'a>(old: &Schema, new: &'a Schema) -> Renames<'a> {
+    let mut renames = Renames::new();
+    for (name, after) in &new.properties {
+        if !old.properties.contains_key(name) {
+            renames.entry((plain(name), after.types)).or_insert(name);
+        }
+    }
+    renames
+}
+
+fn plain(name: &str) -> String {
+    name.replace(['_', '-'], "").to_lowercase()
 }
 
 /// A schema in a few words.
@@ -374,7 +386,7 @@ fn shape(schema: &Schema) -> String {
         text = format!("object with {}", shorten_fields(schema));
     }
     if let Some(values) = &schema.limits.enumeration {
-        text = format!("{text}, one of {}", limits::list(&values.values));
+        text = format!("{text}, one of {}", values.in_words());
     }
     if let Some(default) = &schema.default {
         text = format!("{text}, default {default}");

@@ -28,7 +28,7 @@ fn object(schema: &Schema, fields: &mut Map<String, Value>) {
         if let Some(default) = &property.default
             && !fields.contains_key(name)
         {
-            fields.insert(name.clone(), default.clone());
+            fields.insert(name.clone(), (**default).clone());
         }
     }
     for (name, value) in fields {

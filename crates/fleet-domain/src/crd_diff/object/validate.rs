@@ -32,9 +32,9 @@ pub struct Violation {
 }
 
 /// Validates; keeps compiled patterns, so one is used for many objects.
-#[derive(Default)]
 pub struct Checker {
     patterns: HashMap<String, Option<Regex>>,
+    max_regex: usize,
     rules: Rules,
     ignores_rules: bool,
     /// Patterns that were met and not understood.
@@ -54,7 +54,24 @@ struct Found<'v> {
     with_rules: Vec<(&'v Schema, &'v Value, String, String)>,
 }
 
+impl Default for Checker {
+    fn default() -> Self {
+        Self::with_patterns_to(pattern::MAX_REGEX_BYTES)
+    }
+}
+
 impl Checker {
+    /// Larger patterns are skipped.
+    pub fn with_patterns_to(max_regex: usize) -> Self {
+        Self {
+            patterns: HashMap::new(),
+            max_regex,
+            rules: Rules::default(),
+            ignores_rules: false,
+            skipped_patterns: 0,
+        }
+    }
+
     /// One that passes over CEL rules, as servers do that do not know them.
     pub fn without_rules() -> Self {
         Self {
@@ -83,7 +100,7 @@ impl Checker {
         self.rules.transitions()
     }
 
-    /// The type and the limits alone; what is inside a value is not looked at.
+    /// The type and the limits alone, without the list of values; what is inside a value is not looked at.
     pub fn is_within(&mut self, types: Types, limits: &Limits, value: &Value) -> bool {
         types.has(Types::of(value)) && self.limits(limits, value).is_empty()
     }
@@ -145,6 +162,10 @@ impl Checker {
         if !schema.types.has(kind) {
             refuse(format!("has to be {}", schema.types), true);
             return;
+        }
+        let listed = schema.limits.enumeration.as_ref();
+        if listed.is_some_and(|all| !all.contains(value)) {
+            refuse("is not one of the allowed values".to_owned(), true);
         }
         for message in self.limits(&schema.limits, value) {
             refuse(message, true);
@@ -229,13 +250,6 @@ impl Checker {
 
     fn limits(&mut self, limits: &Limits, value: &Value) -> Vec<String> {
         let mut broken = Vec::new();
-        if limits
-            .enumeration
-            .as_ref()
-            .is_some_and(|all| !all.contains(value))
-        {
-            broken.push("is not one of the allowed values".to_owned());
-        }
         match value {
             Value::Number(_) => {
                 if let Some(number) = Number::from_json(value) {
@@ -276,7 +290,7 @@ impl Checker {
     /// Nothing if the pattern is not understood; it is counted, not guessed.
     fn matches(&mut self, pattern: &str, text: &str) -> Option<bool> {
         if !self.patterns.contains_key(pattern) {
-            let compiled = pattern::compile(pattern);
+            let compiled = pattern::compile(pattern, self.max_regex);
             self.patterns.insert(pattern.to_owned(), compiled);
         }
         let compiled = self.patterns.get(pattern)?;

@@ -70,8 +70,8 @@ fn block(out: &mut String, finding: &Finding) {
     row("before", &finding.before);
     row("after", &finding.after);
     row("why", &finding.why);
-    row("to whom", &finding.affects);
-    row("what to do", &finding.action);
+    row("to whom", finding.affects);
+    row("what to do", finding.action);
     for remark in remarks(finding) {
         row("note", &remark);
     }

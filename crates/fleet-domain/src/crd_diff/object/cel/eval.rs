@@ -84,7 +84,7 @@ impl<'a, 'p> Evaluator<'a, 'p> {
             known.clone()
         } else {
             self.spend(COMPILE)?;
-            let compiled = pattern::compile(text);
+            let compiled = pattern::compile(text, pattern::MAX_REGEX_BYTES);
             if self.patterns.len() < KEPT_PATTERNS {
                 self.patterns.insert(text.to_owned(), compiled.clone());
             }

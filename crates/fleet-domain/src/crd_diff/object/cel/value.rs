@@ -189,19 +189,21 @@ impl<'a> Value<'a> {
     }
 }
 
-static TEXT: LazyLock<Schema> = LazyLock::new(|| Schema {
-    types: Types::STRING,
-    ..Schema::empty()
+static TEXT: LazyLock<Schema> = LazyLock::new(|| {
+    let mut schema = Schema::empty();
+    schema.types = Types::STRING;
+    schema
 });
 
 /// All that rules see of an object's metadata.
-static METADATA: LazyLock<Schema> = LazyLock::new(|| Schema {
-    types: Types::OBJECT,
-    properties: ["name", "generateName"]
+static METADATA: LazyLock<Schema> = LazyLock::new(|| {
+    let mut schema = Schema::empty();
+    schema.types = Types::OBJECT;
+    schema.properties = ["name", "generateName"]
         .into_iter()
         .map(|name| (name.to_owned(), TEXT.clone()))
-        .collect(),
-    ..Schema::empty()
+        .collect();
+    schema
 });
 
 fn child<'a>(schema: &'a Schema, name: &str, whole: bool) -> Option<&'a Schema> {
