@@ -138,6 +138,7 @@ pub fn visit(source: &Source, each: &mut dyn FnMut(File) -> anyhow::Result<()>) 
                 path: "standard input".to_owned(),
                 bytes,
                 template: false,
+                read_by_templates: false,
             })
         }
         Source::Path(path) => {
@@ -217,6 +218,7 @@ fn file(path: &Path, template: bool, each: &mut dyn FnMut(File) -> anyhow::Resul
         path: name,
         bytes,
         template,
+        read_by_templates: false,
     })
 }
 

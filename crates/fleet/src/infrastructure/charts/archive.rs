@@ -18,6 +18,9 @@ pub struct File {
     pub bytes: Vec<u8>,
     /// Of a chart's `templates`, where Go's template language may be mixed in.
     pub template: bool,
+    /// Nothing by itself, but templates may read it: helpers, values and other files of the chart. Only those that speak of
+    /// definitions are here.
+    pub read_by_templates: bool,
 }
 
 pub fn is_archive(name: &str) -> bool {
@@ -95,11 +98,17 @@ impl Reader {
             match part {
                 Part::Chart => self.has_chart = true,
                 Part::Packed => self.archive(&format!("{path}:"), &content, depth - 1)?,
-                Part::Plain | Part::Template => self.files.push(File {
-                    path,
-                    bytes: content,
-                    template: part == Part::Template,
-                }),
+                Part::Plain | Part::Template | Part::Other => {
+                    let file = File {
+                        path,
+                        bytes: content,
+                        template: part == Part::Template,
+                        read_by_templates: part == Part::Other,
+                    };
+                    if part != Part::Other || documents::may_define(&file) {
+                        self.files.push(file);
+                    }
+                }
             }
         }
         Ok(())
@@ -112,6 +121,7 @@ enum Part {
     Plain,
     Template,
     Packed,
+    Other,
 }
 
 /// What a file of an archive is to Helm. The first folder is the chart itself; `charts/NAME/` begins another one.
@@ -123,13 +133,21 @@ fn part(path: &str) -> Option<Part> {
             "Chart.yaml" => Some(Part::Chart),
             "crds" if holds => Some(Part::Plain),
             "templates" if holds => Some(Part::Template),
+            "crds" => None,
             "charts" => match folders.next()? {
                 packed if is_archive(packed) => Some(Part::Packed),
                 _ => continue,
             },
-            _ => None,
+            _ if is_prose(path) => None,
+            _ => Some(Part::Other),
         };
     }
+}
+
+/// For people; templates could read it, and do not.
+fn is_prose(path: &str) -> bool {
+    let lower = path.to_ascii_lowercase();
+    [".md", ".txt"].iter().any(|ending| lower.ends_with(ending))
 }
 
 #[cfg(test)]
@@ -168,6 +186,8 @@ pub mod tests {
             ("x/crds/a.yaml", b"a: 1"),
             ("x/templates/t.yaml", b"t: 1"),
             ("x/templates/_helpers.tpl", b"no"),
+            ("x/files/f.yaml", b"kind: CustomResourceDefinition"),
+            ("x/README.md", b"It has a CustomResourceDefinition."),
             ("x/charts/z/crds/c.yaml", b"c: 1"),
             ("x/charts/y-1.0.0.tgz", &inner),
         ]);
@@ -181,6 +201,7 @@ pub mod tests {
             [
                 ("x/crds/a.yaml", false),
                 ("x/templates/t.yaml", true),
+                ("x/files/f.yaml", false),
                 ("x/charts/z/crds/c.yaml", false),
                 ("x/charts/y-1.0.0.tgz:y/crds/b.yaml", false),
             ]
@@ -190,11 +211,13 @@ pub mod tests {
     #[rstest]
     #[case("x/crds/a.yaml", Some(Part::Plain))]
     #[case("x/templates/sub/a.yml", Some(Part::Template))]
-    #[case("x/templates/_helpers.tpl", None)]
+    #[case("x/templates/_helpers.tpl", Some(Part::Other))]
+    #[case("x/templates/NOTES.txt", None)]
     #[case("x/charts/y/crds/a.json", Some(Part::Plain))]
     #[case("x/charts/y-1.2.3.tgz", Some(Part::Packed))]
-    #[case("x/values.yaml", None)]
-    #[case("x/files/a.yaml", None)]
+    #[case("x/values.yaml", Some(Part::Other))]
+    #[case("x/files/a.yaml", Some(Part::Other))]
+    #[case("x/README.md", None)]
     fn parts(#[case] path: &str, #[case] expected: Option<Part>) {
         assert_eq!(part(path), expected);
     }

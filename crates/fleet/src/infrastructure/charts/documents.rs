@@ -30,7 +30,7 @@ pub fn may_define(file: &File) -> bool {
 
 /// Whether the file may hold definitions that only Helm can tell for sure.
 pub fn is_templated(file: &File) -> bool {
-    file.template && has(file, "{{") && may_define(file)
+    (file.read_by_templates || file.template && has(file, "{{")) && may_define(file)
 }
 
 /// All documents of a file, with lists opened.
@@ -138,6 +138,7 @@ mod tests {
             path: "x.yaml".to_owned(),
             bytes: text.as_bytes().to_vec(),
             template,
+            read_by_templates: false,
         }
     }
 
