@@ -106,7 +106,10 @@ impl Change {
             previous_type: finding.before.clone(),
             new_type: finding.after.clone(),
             is_breaking: stops(finding),
-            description: finding.undecidable.clone().unwrap_or_else(|| finding.why.to_string()),
+            description: finding
+                .undecidable
+                .clone()
+                .unwrap_or_else(|| finding.why.to_string()),
             severity: severity.to_owned(),
             action: finding.action.to_owned(),
             fingerprint: finding.fingerprint.clone(),

@@ -225,13 +225,7 @@ fn gone<'a>(
 }
 
 /// A field that the new schema names and the old one does not.
-fn came<'a>(
-    sink: &mut Sink<'a>,
-    name: &'a str,
-    after: &'a Schema,
-    objects: &Objects<'a>,
-    work: &mut Work,
-) {
+fn came<'a>(sink: &mut Sink<'a>, name: &'a str, after: &'a Schema, objects: &Objects<'a>, work: &mut Work) {
     let Objects { old, new, stand, .. } = *objects;
     if (stand.root || old.embedded) && ALWAYS.contains(&name) {
         metadata(sink, name, after);

@@ -122,7 +122,10 @@ pub const HOSTILE: &[Hostile] = &[
                 let pattern = "\\p{L}".repeat(8);
                 with_fields((0..n).map(move |i| {
                     let pattern = format!("^{pattern}{i}$");
-                    (format!("f{i}"), json!({"type": "string", "minLength": min, "pattern": pattern}))
+                    (
+                        format!("f{i}"),
+                        json!({"type": "string", "minLength": min, "pattern": pattern}),
+                    )
                 }))
             };
             (side(0), side(1))
@@ -171,7 +174,9 @@ pub const HOSTILE: &[Hostile] = &[
         full: 1 << 16,
         make: |n| {
             let depth = n.ilog2() as usize - 2;
-            let side = |offset| with_field(json!({"type": "string", "anyOf": [nest(depth, offset), nest(depth, offset + 1)]}));
+            let side = |offset| {
+                with_field(json!({"type": "string", "anyOf": [nest(depth, offset), nest(depth, offset + 1)]}))
+            };
             (side(0), side(1))
         },
     },
@@ -224,7 +229,8 @@ pub const HOSTILE: &[Hostile] = &[
         name: "fields that were all renamed",
         full: 45_000,
         make: |n| {
-            let side = |c: char| with_fields((0..n).map(move |i| (format!("{c}_{i}"), json!({"type": "string"}))));
+            let side =
+                |c: char| with_fields((0..n).map(move |i| (format!("{c}_{i}"), json!({"type": "string"}))));
             (side('a'), side('b'))
         },
     },
@@ -246,8 +252,9 @@ pub const HOSTILE: &[Hostile] = &[
         full: 750_000,
         make: |n| {
             let side = |kind: &str| {
-                let fields: Map<String, Value> =
-                    (0..n / 50).map(|i| (format!("f{i}"), json!({"type": kind}))).collect();
+                let fields: Map<String, Value> = (0..n / 50)
+                    .map(|i| (format!("f{i}"), json!({"type": kind})))
+                    .collect();
                 let mut schema = json!({"type": "object", "properties": {}});
                 schema["properties"]["n".repeat(n)] = json!({"type": "object", "properties": fields});
                 document(schema)
