@@ -32,34 +32,39 @@ struct Times {
     worst: Duration,
 }
 
-/// CPU time of a whole comparison, both ways, of two documents that are in memory.
+/// CPU time of a whole comparison, both ways, of two documents that are in memory; beside it the time to do no more than
+/// copy them, which tells what machine it is and how busy.
 fn measure(name: &str, pair: &Pair, runs: usize) -> Times {
     let options = Options {
         forward: true,
         backward: true,
         ..Options::default()
     };
-    let (mut whole, mut reading) = (Vec::new(), Vec::new());
+    let (mut whole, mut reading, mut copying) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..runs {
         let (sides, read) = timed(|| [&pair.0, &pair.1].map(|side| [Crd::parse(side).unwrap()]));
         // What was made is cleared away within the time.
         let ((), compared) = timed(|| drop(compare(&sides[0], &sides[1], &options)));
         let ((), cleared) = timed(|| drop(sides));
+        let ((), copied) = timed(|| drop(pair.clone()));
+        copying.push(copied);
         reading.push(read);
         whole.push(read + compared + cleared);
     }
     whole.sort_unstable();
     reading.sort_unstable();
+    copying.sort_unstable();
     let times = Times {
         p50: whole[runs / 2],
         p99: whole[runs * 99 / 100 - 1],
         worst: whole[runs - 1],
     };
     println!(
-        "{name:<34} {:>5} kB  p50 {:>8.2?} (reading {:>8.2?})  p99 {:>8.2?}  worst {:>8.2?}",
+        "{name:<32} {:>5} kB  p50 {:>8.2?} (reading {:>8.2?}; a copy {:>8.2?})  p99 {:>8.2?}  worst {:>8.2?}",
         size(pair) / 1000,
         times.p50,
         reading[runs / 2],
+        copying[runs / 2],
         times.p99,
         times.worst
     );

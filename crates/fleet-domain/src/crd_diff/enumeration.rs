@@ -63,32 +63,38 @@ impl Enumeration {
     }
 
     pub fn contains(&self, value: &Value) -> bool {
-        self.place(value).is_some()
-    }
-
-    /// Like `contains`, for values that come in nearly the same order: `next` is where this one is likely to be.
-    pub fn contains_next(&self, value: &Value, next: &mut usize) -> bool {
-        let place = match self.values.get(*next) {
-            Some(known) if is_same(known, value) => Some(*next),
-            _ => self.place(value),
-        };
-        if let Some(place) = place {
-            *next = place + 1;
-        }
-        place.is_some()
-    }
-
-    fn place(&self, value: &Value) -> Option<usize> {
         if self.index.is_empty() {
-            return self.values.iter().position(|known| is_same(known, value));
+            return self.values.iter().any(|known| is_same(known, value));
         }
         let wanted = hash(value);
         let start = self.index.partition_point(|(hash, _)| *hash < wanted);
         self.index[start..]
             .iter()
             .take_while(|(hash, _)| *hash == wanted)
-            .map(|(_, place)| *place)
-            .find(|place| is_same(&self.values[*place], value))
+            .any(|(_, place)| is_same(&self.values[*place], value))
+    }
+
+    /// The places of values that the other list does not have.
+    pub fn missing_in(&self, other: &Self) -> Vec<usize> {
+        if self.index.is_empty() || other.index.is_empty() {
+            let places = 0..self.values.len();
+            return places
+                .filter(|place| !other.contains(&self.values[*place]))
+                .collect();
+        }
+        // Both are by hash, so one walk along both is enough.
+        let mut rest = other.index.as_slice();
+        let mut missing = Vec::new();
+        for &(hash, place) in &self.index {
+            let smaller = rest.iter().take_while(|(other, _)| *other < hash).count();
+            rest = &rest[smaller..];
+            let mut equal = rest.iter().take_while(|(other, _)| *other == hash);
+            if !equal.any(|(_, there)| is_same(&self.values[place], &other.values[*there])) {
+                missing.push(place);
+            }
+        }
+        missing.sort_unstable();
+        missing
     }
 
     /// The list as findings name it; made once, because that takes time where it is long.
@@ -99,12 +105,8 @@ impl Enumeration {
 
 impl PartialEq for Enumeration {
     fn eq(&self, other: &Self) -> bool {
-        let mut next = 0;
         self.values.len() == other.values.len()
-            && self
-                .values
-                .iter()
-                .all(|value| other.contains_next(value, &mut next))
+            && (self.values == other.values || self.missing_in(other).is_empty())
     }
 }
 

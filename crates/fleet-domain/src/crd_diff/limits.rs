@@ -30,7 +30,10 @@ pub fn compare(sink: &mut Sink<'_>, old: &Schema, new: &Schema, patterns: &mut B
     }
     if let Some(values) = closed(old) {
         let both = old.limits.patterns.union(&new.limits.patterns).count();
-        let text = values.iter().filter_map(|value| value.as_str()).map(str::len);
+        let text = values
+            .iter()
+            .filter_map(|(_, value)| value.as_str())
+            .map(str::len);
         if both == 0 || patterns.runs(both, text.sum()) {
             closed_list(sink, old, new, &values);
         } else {
@@ -78,18 +81,18 @@ pub fn compare(sink: &mut Sink<'_>, old: &Schema, new: &Schema, patterns: &mut B
     shared
 }
 
-/// All values that can be there, where they are few enough to be listed.
-fn closed(schema: &Schema) -> Option<Vec<&Value>> {
+/// All values that can be there, where they are listed, and the place of each.
+fn closed(schema: &Schema) -> Option<Vec<(usize, &Value)>> {
     const EITHER: [Value; 2] = [Value::Bool(true), Value::Bool(false)];
     let values: &[Value] = match &schema.limits.enumeration {
         Some(listed) => &listed.values,
         None if schema.types.without(Types::NULL) == Types::BOOLEAN => {
-            return Some(EITHER.iter().collect());
+            return Some(EITHER.iter().enumerate().collect());
         }
         None => return None,
     };
     // Null has its own rules, and what is not of the type was never allowed.
-    let possible = values.iter().filter(|value| {
+    let possible = values.iter().enumerate().filter(|(_, value)| {
         let kind = Types::of(value);
         kind != Types::NULL && schema.types.has(kind)
     });
@@ -97,18 +100,24 @@ fn closed(schema: &Schema) -> Option<Vec<&Value>> {
 }
 
 /// Where the old values are listed, each is put to the new schema: exact, whatever the new schema says.
-fn closed_list(sink: &mut Sink<'_>, old: &Schema, new: &Schema, values: &[&Value]) {
+fn closed_list(sink: &mut Sink<'_>, old: &Schema, new: &Schema, values: &[(usize, &Value)]) {
     let mut checker = Checker::with_patterns_to(pattern::MAX_LISTED_REGEX_BYTES);
     let mut takes = |schema: &Schema, value: &Value| checker.is_within(schema.types, &schema.limits, value);
-    let allowed = new.limits.enumeration.as_ref();
-    let mut next = 0;
+    let unlisted = match (&old.limits.enumeration, &new.limits.enumeration) {
+        (Some(known), Some(allowed)) => known.missing_in(allowed),
+        (None, Some(allowed)) => {
+            let missing = values.iter().filter(|(_, value)| !allowed.contains(value));
+            missing.map(|(place, _)| *place).collect()
+        }
+        (_, None) => Vec::new(),
+    };
     let gone: Vec<Value> = values
         .iter()
-        .filter(|value| {
-            let listed = allowed.is_none_or(|all| all.contains_next(value, &mut next));
+        .filter(|(place, value)| {
+            let listed = unlisted.binary_search(place).is_err();
             !(listed && takes(new, value)) && takes(old, value)
         })
-        .map(|value| (*value).clone())
+        .map(|(_, value)| (*value).clone())
         .collect();
     if checker.skipped_patterns > 0 {
         sink.add(Kind::PatternAdded, "listed values", "listed values and a pattern");
@@ -138,12 +147,10 @@ fn closed_list(sink: &mut Sink<'_>, old: &Schema, new: &Schema, values: &[&Value
         _ => {}
     }
     if let (Some(known), Some(allowed)) = (&old.limits.enumeration, &new.limits.enumeration) {
-        let mut next = 0;
-        let grown: Vec<Value> = allowed
-            .values
-            .iter()
-            .filter(|value| !value.is_null() && !known.contains_next(value, &mut next))
-            .cloned()
+        let grown = allowed.missing_in(known).into_iter();
+        let grown: Vec<Value> = grown
+            .map(|place| allowed.values[place].clone())
+            .filter(|value| !value.is_null())
             .collect();
         if !grown.is_empty() {
             sink.add(
@@ -376,7 +383,7 @@ pub fn list(values: &[Value]) -> String {
             .zip(&ends)
             .map(|(start, end)| &written[start..*end])
             .collect();
-        others.sort_unstable();
+        sort(&mut others);
         let mut digest = Sha256::new();
         for (index, other) in others.iter().enumerate() {
             digest.update(if index == 0 { "" } else { "\u{0}" });
@@ -394,4 +401,22 @@ pub fn list(values: &[Value]) -> String {
         text.push_str("nothing");
     }
     text
+}
+
+/// By the first bytes in which they differ, as far as that goes: long lists have values with one beginning, and to look at
+/// all of it for each pair takes long.
+fn sort(texts: &mut [&str]) {
+    let first = texts.first().copied().unwrap_or_default().as_bytes();
+    let beginning = texts.iter().fold(first, |beginning, text| {
+        let pairs = beginning.iter().zip(text.as_bytes());
+        &beginning[..pairs.take_while(|(one, other)| one == other).count()]
+    });
+    let beginning = beginning.len();
+    texts.sort_by_cached_key(|text| {
+        let mut key = [0; 8];
+        let bytes = &text.as_bytes()[beginning..];
+        let length = bytes.len().min(key.len());
+        key[..length].copy_from_slice(&bytes[..length]);
+        (u64::from_be_bytes(key), *text)
+    });
 }

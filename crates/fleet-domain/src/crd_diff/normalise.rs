@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
     number::{Bound, Number},
-    schema::{Count, Limits, Schema, Types},
+    schema::{Count, Enumeration, Limits, Rare, Schema, Types},
 };
 
 /// Folds one branch of `allOf` into the schema that holds it: both have to be met.
@@ -70,7 +70,7 @@ fn merge_limits(limits: &mut Limits, other: Limits) {
     limits.enumeration = match (limits.enumeration.take(), other.enumeration) {
         (Some(a), Some(b)) => {
             let both = a.values.into_iter().filter(|value| b.contains(value));
-            Some(super::schema::Enumeration::new(both.collect()))
+            Some(Box::new(Enumeration::new(both.collect())))
         }
         (a, b) => a.or(b),
     };
@@ -100,6 +100,9 @@ pub fn tidy(schema: &mut Schema) {
     }
     if let Some(limits) = schema.limits.given() {
         tidy_limits(limits, types, schema.required.len());
+        if limits.is_empty() {
+            schema.limits = Rare::default();
+        }
     }
     if !schema.choices.is_empty() {
         tidy_choices(schema);
@@ -199,11 +202,7 @@ fn drop_equals(group: &mut Vec<Schema>) {
 
 /// `anyOf: [{type: integer}, {type: string}]` beside `x-kubernetes-int-or-string` says the same again.
 pub fn without_int_or_string(any: Vec<Schema>) -> Vec<Schema> {
-    let says_only = |branch: &Schema, types: Types| {
-        let mut only = Schema::empty();
-        only.types = types;
-        branch.types == types && *branch == only
-    };
+    let says_only = |branch: &Schema, types: Types| branch.types == types && branch.is_bare();
     let is_pair = any.len() == 2
         && any.iter().any(|branch| says_only(branch, Types::INTEGER))
         && any.iter().any(|branch| says_only(branch, Types::STRING));

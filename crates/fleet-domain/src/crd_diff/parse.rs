@@ -37,7 +37,9 @@ fn parse_at(value: &Value, depth: usize) -> Schema {
     }
     let child = |value: &Value| Box::new(parse_at(value, depth - 1));
     let branches = |word: Option<&Value>| -> Vec<Schema> {
-        elements(word).map(|value| parse_at(value, depth - 1)).collect()
+        let values = word.and_then(Value::as_array).map(Vec::as_slice);
+        let values = values.unwrap_or_default().iter();
+        values.map(|value| parse_at(value, depth - 1)).collect()
     };
     let int_or_string = flag(words.int_or_string);
     let mut schema = Schema::empty();
@@ -76,7 +78,9 @@ fn parse_at(value: &Value, depth: usize) -> Schema {
     if let Some(not) = words.not {
         schema.choices.not.push(*child(not));
     }
-    for mut branch in branches(words.all_of) {
+    // One after the other: all at once would take much room for what is soon a part of this one.
+    for value in elements(words.all_of) {
+        let mut branch = parse_at(value, depth - 1);
         if int_or_string && let Some(choices) = branch.choices.given() {
             choices.any = std::mem::take(&mut choices.any)
                 .into_iter()
@@ -216,19 +220,24 @@ fn limits(words: &Words<'_>) -> Rare<Limits> {
         min: min.and_then(whole).unwrap_or(0),
         max: max.and_then(whole),
     };
-    let text = |word: Option<&Value>| -> BTreeSet<String> {
-        word.and_then(Value::as_str)
-            .filter(|text| !text.is_empty())
-            .map(str::to_owned)
-            .into_iter()
-            .collect()
+    let text = |text: Option<&str>| {
+        let mut texts = BTreeSet::new();
+        if let Some(text) = text.filter(|text| !text.is_empty()) {
+            texts.insert(text.to_owned());
+        }
+        texts
     };
+    let format = words.format.and_then(Value::as_str).map(|format| match format {
+        // The server reads both as one.
+        "datetime" => "date-time",
+        other => other,
+    });
     Limits {
         enumeration: words
             .enumeration
             .and_then(Value::as_array)
             .filter(|values| !values.is_empty())
-            .map(|values| Enumeration::new(values.clone())),
+            .map(|values| Box::new(Enumeration::new(values.clone()))),
         minimum: bound(words.minimum, words.exclusive_minimum),
         maximum: bound(words.maximum, words.exclusive_maximum),
         multiples: words
@@ -239,15 +248,8 @@ fn limits(words: &Words<'_>) -> Rare<Limits> {
         length: count(words.min_length, words.max_length),
         items: count(words.min_items, words.max_items),
         fields: count(words.min_properties, words.max_properties),
-        patterns: text(words.pattern),
-        formats: text(words.format)
-            .into_iter()
-            // The server reads `date-time` and `datetime` as one.
-            .map(|format| match format.as_str() {
-                "datetime" => "date-time".to_owned(),
-                _ => format,
-            })
-            .collect(),
+        patterns: text(words.pattern.and_then(Value::as_str)),
+        formats: text(format),
         unique: flag(words.unique),
     }
     .into()

@@ -33,13 +33,16 @@ pub struct Budget {
     memory: usize,
     /// How much text may be read: by patterns, or as patterns.
     text: usize,
+    /// One change of a pattern often stands in many places.
+    answers: HashMap<(Option<String>, String), Inclusion>,
 }
 
 impl Default for Budget {
     fn default() -> Self {
         Self {
-            memory: 512 << 10,
+            memory: 384 << 10,
             text: 32 << 10,
+            answers: HashMap::new(),
         }
     }
 }
@@ -89,9 +92,19 @@ pub fn includes(old: Option<&str>, new: &str, budget: &mut Budget) -> Inclusion 
     if old == Some(new) {
         return Inclusion::Yes;
     }
+    let question = (old.map(str::to_owned), new.to_owned());
+    if let Some(known) = budget.answers.get(&question) {
+        return known.clone();
+    }
     if budget.memory == 0 {
         return Inclusion::Unknown(TOO_MANY);
     }
+    let answer = compare(old, new, budget);
+    budget.answers.insert(question, answer.clone());
+    answer
+}
+
+fn compare(old: Option<&str>, new: &str, budget: &mut Budget) -> Inclusion {
     let old = old.map_or_else(|| "(?s:.*)".to_owned(), translate);
     // The new one is the likelier to be too large; then the old one need not be built.
     let new = automaton(&translate(new), budget);

@@ -132,7 +132,7 @@ impl Count {
 /// What single values have to meet, whatever their kind.
 #[derive(Clone, Debug, Default, PartialEq, Hash)]
 pub struct Limits {
-    pub enumeration: Option<Enumeration>,
+    pub enumeration: Option<Box<Enumeration>>,
     pub minimum: Option<Bound>,
     pub maximum: Option<Bound>,
     pub multiples: Vec<Number>,
@@ -244,6 +244,14 @@ impl<T: Part> DerefMut for Rare<T> {
 impl<T: Part> PartialEq for Rare<T> {
     fn eq(&self, other: &Self) -> bool {
         (self.0.is_none() && other.0.is_none()) || **self == **other
+    }
+}
+
+impl<T: Part + Hash> Hash for Rare<T> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        if *self != Self(None) {
+            (**self).hash(state);
+        }
     }
 }
 
@@ -401,7 +409,7 @@ impl Schema {
             self.unstructured,
         ];
         (
-            (self.types, flags, &*self.limits, &self.required, &self.list),
+            (self.types, flags, &self.limits, &self.required, &self.list),
             (&self.rules, &self.default, &self.unread),
         )
     }
@@ -432,6 +440,22 @@ impl Schema {
     /// Takes every value and keeps all of it.
     pub fn is_open(&self) -> bool {
         self.preserve && self.is_vacuous()
+    }
+
+    /// Names types, and says nothing else.
+    pub fn is_bare(&self) -> bool {
+        let flags = self.nullable || self.preserve || self.embedded || self.atomic_map || self.unstructured;
+        !flags
+            && self.limits.is_empty()
+            && self.choices.is_empty()
+            && self.required.is_empty()
+            && self.properties.is_empty()
+            && self.additional.is_none()
+            && self.items.is_none()
+            && self.list == ListType::Atomic
+            && self.rules.is_empty()
+            && self.default.is_none()
+            && self.unread.is_none()
     }
 
     /// Rejects nothing; what it prunes is another question.
