@@ -221,8 +221,11 @@ async fn stored_objects_are_ratcheted_as_a_current_server_does_it() -> anyhow::R
     for (name, a, b) in [("fine", 1, 1), ("inner", 9, 1), ("root", 1, 9)] {
         let body = object("Stored", name, &json!({"a": a, "b": b}));
         eventually(async || {
-            let made = api.create(&PostParams::default(), &serde_json::from_value(body.clone())?);
-            taken(made.await)
+            let made = api
+                .create(&PostParams::default(), &serde_json::from_value(body.clone())?)
+                .await;
+            ensure!(taken(made)?, "{body} was refused");
+            Ok(())
         })
         .await?;
     }

@@ -15,10 +15,12 @@ pub type Outcome<'a> = Result<Value<'a>, Stop>;
 
 pub const TOO_COSTLY: &str = "it takes too many steps";
 
-/// Patterns that a rule makes from values are not all kept.
-const KEPT_PATTERNS: usize = 512;
+/// How many patterns there may be, all rules and the values that they make patterns from together.
+const MOST_PATTERNS: usize = 512;
 /// What compiling one costs, in steps.
 const COMPILE: u64 = 2_000;
+/// What running one over a byte costs: it may be in many states at once.
+const MATCH: u64 = 4;
 
 /// Names before a dot that are no values.
 const LIBRARIES: [&str; 11] = [
@@ -79,19 +81,22 @@ impl<'a, 'p> Evaluator<'a, 'p> {
         self.spend(1 + bytes as u64 / 16)
     }
 
-    pub fn pattern(&mut self, text: &str) -> Result<Regex, Stop> {
-        let compiled = if let Some(known) = self.patterns.get(text) {
-            known.clone()
-        } else {
-            self.spend(COMPILE)?;
-            let compiled = pattern::compile(text, pattern::MAX_REGEX_BYTES);
-            if self.patterns.len() < KEPT_PATTERNS {
-                self.patterns.insert(text.to_owned(), compiled.clone());
+    /// A pattern to be run over this text.
+    pub fn pattern(&mut self, pattern: &str, text: &str) -> Result<Regex, Stop> {
+        self.spend(1 + text.len() as u64 * MATCH)?;
+        if !self.patterns.contains_key(pattern) {
+            if self.patterns.len() >= MOST_PATTERNS {
+                return undecided("there are too many patterns");
             }
-            compiled
-        };
+            self.spend(COMPILE)?;
+            self.patterns.insert(
+                pattern.to_owned(),
+                pattern::compile(pattern, pattern::MAX_REGEX_BYTES),
+            );
+        }
+        let compiled = self.patterns.get(pattern).cloned().flatten();
         compiled.map_or_else(
-            || undecided(format!("the pattern {text:?} is not understood")),
+            || undecided(format!("the pattern {pattern:?} is not understood")),
             Ok,
         )
     }

@@ -24,10 +24,10 @@ pub fn call<'a>(evaluator: &mut Evaluator<'a, '_>, name: &str, args: &[Value<'a>
         ("endsWith", [Value::Text(other)]) => yes(text.ends_with(&**other)),
         ("contains", [Value::Text(other)]) => yes(text.contains(&**other)),
         ("matches", [Value::Text(pattern)]) => evaluator
-            .pattern(pattern)
+            .pattern(pattern, text)
             .map(|pattern| Value::Bool(pattern.is_match(text))),
         ("find", [Value::Text(pattern)]) => evaluator
-            .pattern(pattern)
+            .pattern(pattern, text)
             .map(|pattern| Value::text(pattern.find(text).map_or("", |found| found.as_str()))),
         ("findAll", [Value::Text(pattern)]) => find_all(evaluator, text, pattern, -1),
         ("findAll", [Value::Text(pattern), Value::Int(most)]) => find_all(evaluator, text, pattern, *most),
@@ -55,8 +55,7 @@ pub fn call<'a>(evaluator: &mut Evaluator<'a, '_>, name: &str, args: &[Value<'a>
 }
 
 fn find_all<'a>(evaluator: &mut Evaluator<'a, '_>, text: &str, pattern: &str, most: i64) -> Outcome<'a> {
-    let pattern = evaluator.pattern(pattern)?;
-    evaluator.spend(text.len() as u64)?;
+    let pattern = evaluator.pattern(pattern, text)?;
     let most = usize::try_from(most).unwrap_or(usize::MAX);
     let found = pattern.find_iter(text).take(most);
     Ok(Value::list(
