@@ -220,7 +220,7 @@ fn came<'a>(
         if !closes && !after.is_open() {
             sink.add_child(Kind::FreeFieldTyped, Step::Field(name), "anything", shape(after));
         }
-    } else if after.default.is_some() && choices::minds_one_more_field(new) {
+    } else if after.default.is_some() && choices::minds_one_more_field(new, name) {
         sink.add_child(
             Kind::DefaultUnderChoice,
             Step::Field(name),
@@ -315,7 +315,7 @@ fn default<'a>(sink: &mut Sink<'a>, name: &'a str, old: &Schema, new: &Schema, p
         // Said as a field that has to be set from now on.
         return;
     }
-    let minds = choices::minds_one_more_field(parent) && kind != Kind::DefaultRemoved;
+    let minds = choices::minds_one_more_field(parent, name) && kind != Kind::DefaultRemoved;
     let kind = if minds { Kind::DefaultUnderChoice } else { kind };
     sink.add_child(kind, Step::Field(name), default_text(old), default_text(new));
     if minds {
