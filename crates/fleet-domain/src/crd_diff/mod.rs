@@ -5,6 +5,7 @@
 //! ([`schema`]), then walked side by side once. Hostile input is bounded everywhere: depth, findings, patterns (never run
 //! by a backtracking engine), combinations.
 
+mod cel;
 mod choices;
 mod crd;
 mod definition;

@@ -1,11 +1,17 @@
 //! Compares CEL rules. Two expressions cannot be compared by what they mean; what can be told is said, and the rest is
 //! said to be undecidable.
 
+use serde_json::Value;
+
 use super::{
+    cel::{self, Truth},
     kind::Kind,
     schema::{Rule, Schema},
     sink::Sink,
 };
+
+/// Each new rule is compared with so many that went.
+const MAX_COMPARED: usize = 16;
 
 pub fn compare(sink: &mut Sink<'_>, old: &Schema, new: &Schema) {
     let known = |rule: &Rule| {
@@ -23,12 +29,23 @@ pub fn compare(sink: &mut Sink<'_>, old: &Schema, new: &Schema) {
     let mut added = 0;
     for rule in new.rules.iter().filter(|rule| !known(rule)) {
         added += 1;
-        if let Some(field) = guard(&rule.expression)
-            && !old.keeps(field)
-            && new.properties.get(field).is_some_and(|p| p.default.is_none())
-        {
+        let meaning = cel::parse(&rule.expression);
+        if cel::truth(&meaning, &Stored { old, new }, &[]) == Truth::True {
             sink.add(Kind::Loosened, "no rule", rule.expression.as_str());
-            sink.note("The rule speaks only of objects that set a field which is new.");
+            sink.note("No stored object can break the rule.");
+            continue;
+        }
+        let wider_than = |other: &&Rule| {
+            (other.transition, other.optional_old_self) == (rule.transition, rule.optional_old_self)
+                && cel::implies(&cel::parse(&other.expression), &meaning)
+        };
+        if let Some(index) = gone.iter().take(MAX_COMPARED).position(wider_than) {
+            let before = gone.remove(index);
+            sink.add(
+                Kind::Loosened,
+                before.expression.as_str(),
+                rule.expression.as_str(),
+            );
             continue;
         }
         match take_counterpart(&mut gone, rule) {
@@ -64,11 +81,41 @@ fn take_counterpart<'r>(gone: &mut Vec<&'r Rule>, rule: &Rule) -> Option<&'r Rul
     Some(gone.remove(index))
 }
 
-/// The field of rules such as `!has(self.field) || …`, which say nothing of objects without it.
-fn guard(expression: &str) -> Option<&str> {
-    let rest = expression.strip_prefix("!has(self.")?;
-    let (field, rest) = rest.split_once(')')?;
-    let plain = field.chars().all(|c| c.is_alphanumeric() || c == '_');
-    // A conditional binds weaker than `||`, and would take the guard into its condition.
-    (plain && rest.trim_start().starts_with("||") && !rest.contains('?')).then_some(field)
+/// What is known of objects that were stored under the old schema.
+struct Stored<'s> {
+    old: &'s Schema,
+    new: &'s Schema,
+}
+
+impl cel::Fields for Stored<'_> {
+    fn is_never_there(&self, field: &str) -> bool {
+        !self.old.keeps(field)
+            && self
+                .new
+                .properties
+                .get(field)
+                .is_some_and(|property| property.default.is_none())
+    }
+
+    fn is_always_there(&self, field: &str) -> bool {
+        let kept = self.new.keeps(field) && self.old.keeps(field);
+        let filled = |schema: &Schema| {
+            let property = schema.properties.get(field);
+            property.is_some_and(|property| property.default.is_some())
+        };
+        filled(self.new) || (kept && self.old.demands(field))
+    }
+
+    fn is_never(&self, field: &str, text: &str) -> bool {
+        let listed = |schema: &Schema| schema.properties.get(field)?.limits.enumeration.clone();
+        let text = Value::from(text);
+        let default = self
+            .new
+            .properties
+            .get(field)
+            .and_then(|property| property.default.as_ref());
+        self.old.keeps(field)
+            && default != Some(&text)
+            && listed(self.old).is_some_and(|values| !values.contains(&text))
+    }
 }
