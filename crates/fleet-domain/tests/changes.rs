@@ -78,6 +78,12 @@ fn object(properties: Value) -> Value {
     json!({"a": {"type": "string", "oneOf": [{"minLength": 3}, {"pattern": "^x"}]}}),
     json!({"a": {"type": "string", "anyOf": [{"minLength": 3}, {"pattern": "^x"}]}}))]
 #[case::unknown_format(json!({"a": {"type": "string"}}), json!({"a": {"type": "string", "format": "quantity"}}))]
+#[case::integer_or_text_by_any_of(
+    json!({"a": {"x-kubernetes-int-or-string": true}}),
+    json!({"a": {"anyOf": [{"type": "integer"}, {"type": "string"}]}}))]
+#[case::wide_enough_by_itself(
+    json!({"a": {"type": "string", "minLength": 4}}),
+    json!({"a": {"type": "string", "anyOf": [{"minLength": 3}, {"pattern": "^x"}]}}))]
 #[case::untyped(json!({"a": {"type": "string", "minLength": 3}}), json!({"a": {"x-kubernetes-preserve-unknown-fields": true}}))]
 fn harmless(#[case] old: Value, #[case] new: Value) {
     let report = forward(&crd(&object(old)), &crd(&object(new)), None);
@@ -109,6 +115,7 @@ fn harmless(#[case] old: Value, #[case] new: Value) {
     json!({"a": {"type": "string", "x-kubernetes-validations": [{"rule": "self != 'y'"}]}}), Kind::RuleChanged)]
 #[case::not(json!({"a": {"type": "string"}}), json!({"a": {"type": "string", "not": {"pattern": "^x"}}}), Kind::ChoiceAdded)]
 #[case::one_of(json!({"a": {"type": "string"}}), json!({"a": {"type": "string", "oneOf": [{"pattern": "^x"}, {"minLength": 4}]}}), Kind::ChoiceAdded)]
+#[case::any_of_types(json!({"a": {"x-kubernetes-preserve-unknown-fields": true}}), json!({"a": {"x-kubernetes-preserve-unknown-fields": true, "anyOf": [{"type": "integer"}, {"type": "string"}]}}), Kind::ChoiceAdded)]
 #[case::branch_gone(
     json!({"a": {"type": "string", "anyOf": [{"pattern": "^x"}, {"minLength": 4}, {"maxLength": 2}]}}),
     json!({"a": {"type": "string", "anyOf": [{"pattern": "^x"}, {"minLength": 4}]}}), Kind::ChoiceAdded)]
@@ -158,6 +165,45 @@ fn required(#[case] old: Value, #[case] new: Value, #[case] verdict: Verdict) {
     assert_eq!(forward(&crd(&old), &crd(&new), None).forward, Some(verdict));
 }
 
+/// A field that the server fills in is looked at only where a combination speaks of it.
+#[rstest]
+#[case::of_another(json!({"oneOf": [{"properties": {"b": {"pattern": "^x"}}}, {"properties": {"b": {"pattern": "^y"}}}]}), Kind::DefaultAdded)]
+#[case::of_it(json!({"oneOf": [{"required": ["a"]}, {"required": ["b"]}]}), Kind::DefaultUnderChoice)]
+#[case::asks_for_it(json!({"anyOf": [{"required": ["a"]}, {"required": ["b"]}]}), Kind::DefaultAdded)]
+#[case::narrows_it(json!({"anyOf": [{"properties": {"a": {"maxLength": 3}}}, {"required": ["b"]}]}), Kind::DefaultUnderChoice)]
+fn filled_in_under_a_combination(#[case] combination: Value, #[case] kind: Kind) {
+    let with = |field: Value| {
+        let mut schema = combination.clone();
+        schema["type"] = "object".into();
+        schema["properties"] = json!({"a": field, "b": {"type": "string"}});
+        crd(&schema)
+    };
+    let (old, new) = (
+        with(json!({"type": "string"})),
+        with(json!({"type": "string", "default": "long"})),
+    );
+    assert_eq!(findings(&forward(&old, &new, None)), [(kind, ".spec.a")]);
+}
+
+/// A custom resource is an object; a version that gets a schema only loses what that does not keep.
+#[test]
+fn a_first_schema() {
+    let versions = |schema: Value| {
+        definition(json!({"versions": [{"name": "v1", "served": true, "storage": true, "schema": schema}]}))
+    };
+    let old = versions(json!(null));
+    let open = versions(
+        json!({"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}}),
+    );
+    assert_eq!(findings(&forward(&old, &open, None)), []);
+    let closed =
+        versions(json!({"openAPIV3Schema": {"type": "object", "properties": {"spec": {"type": "object"}}}}));
+    assert_eq!(
+        findings(&forward(&old, &closed, None)),
+        [(Kind::UnknownPruned, ".")]
+    );
+}
+
 #[test]
 fn metadata_is_always_there() {
     let versions = |root: Value| {
@@ -183,6 +229,29 @@ fn metadata_is_always_there() {
 #[case::rule_about_new_field(
     json!({}),
     json!({"x-kubernetes-validations": [{"rule": "!has(self.c) || has(self.a)"}]}), &[])]
+#[case::rule_about_both(
+    json!({}),
+    json!({"x-kubernetes-validations": [{"rule": "!(has(self.a) && has(self.c) && self.c.size() > 1)"}]}), &[])]
+#[case::rule_that_asks_for_a_new_field(
+    json!({}),
+    json!({"x-kubernetes-validations": [{"rule": "has(self.c) || has(self.a)"}]}), &[Kind::RuleAdded])]
+#[case::rule_about_a_new_value(
+    json!({"required": ["k"], "properties": {"k": {"type": "string", "enum": ["x"]}}}),
+    json!({"required": ["k"], "properties": {"k": {"type": "string", "enum": ["x", "z"]}}, "x-kubernetes-validations": [{"rule": "self.k == 'z' ? has(self.c) : !has(self.c)"}]}),
+    &[Kind::EnumGrown])]
+#[case::rule_about_an_old_value(
+    json!({"required": ["k"], "properties": {"k": {"type": "string", "enum": ["x", "z"]}}}),
+    json!({"required": ["k"], "properties": {"k": {"type": "string", "enum": ["x", "z"]}}, "x-kubernetes-validations": [{"rule": "self.k == 'z' ? has(self.c) : !has(self.c)"}]}),
+    &[Kind::RuleAdded])]
+#[case::wider_rule(
+    json!({"x-kubernetes-validations": [{"rule": "has(self.a) || has(self.b)"}]}),
+    json!({"x-kubernetes-validations": [{"rule": "has(self.a) || has(self.b) || has(self.c)"}]}), &[])]
+#[case::narrower_rule(
+    json!({"x-kubernetes-validations": [{"rule": "has(self.a) || has(self.b)"}]}),
+    json!({"x-kubernetes-validations": [{"rule": "has(self.a)"}]}), &[Kind::RuleChanged])]
+#[case::other_quotes(
+    json!({"x-kubernetes-validations": [{"rule": "self.a != 'x'"}]}),
+    json!({"x-kubernetes-validations": [{"rule": "self.a != \"x\""}]}), &[])]
 #[case::rule_about_old_field(
     json!({}),
     json!({"x-kubernetes-validations": [{"rule": "!has(self.a) || has(self.b)"}]}), &[Kind::RuleAdded])]
@@ -252,4 +321,53 @@ fn too_many_branches_are_undecidable() {
     assert_eq!(findings(&report), [(Kind::ChoiceChanged, ".spec.a")]);
     assert_eq!(report.forward, Some(Verdict::Undecidable));
     assert_eq!(forward(&with(0), &with(0), None).forward, Some(Verdict::Safe));
+}
+
+/// What releases of operators have done to their users, and what only looked like it. (Versions that go: `definitions`.)
+#[rstest]
+#[case::status_condition_required(
+    json!({"status": {"type": "object", "properties": {"conditions": {"type": "array", "items": {"type": "string"}}}}}),
+    json!({"status": {"type": "object", "required": ["conditions"], "properties": {"conditions": {"type": "array", "items": {"type": "string"}}}}}),
+    &[(Kind::RequiredAdded, ".status.conditions")])]
+#[case::list_required(
+    json!({"spec": {"type": "object", "properties": {"ports": {"type": "array", "items": {"type": "string"}}}}}),
+    json!({"spec": {"type": "object", "required": ["ports"], "properties": {"ports": {"type": "array", "items": {"type": "string"}}}}}),
+    &[(Kind::RequiredAdded, ".spec.ports")])]
+#[case::one_of_many_values_gone(
+    json!({"spec": {"type": "object", "properties": {"target": {"type": "object", "properties": {"kind": {"type": "string", "enum": ["Log", "Backup", "Restic"]}}}}}}),
+    json!({"spec": {"type": "object", "properties": {"target": {"type": "object", "properties": {"kind": {"type": "string", "enum": ["Log", "Backup", "Item"]}}}}}}),
+    &[(Kind::EnumNarrowed, ".spec.target.kind"), (Kind::EnumGrown, ".spec.target.kind")])]
+#[case::letter_case(
+    json!({"spec": {"type": "object", "properties": {"http": {"type": "object", "properties": {"URI": {"type": "string"}, "verify": {"type": "boolean"}}}}}}),
+    json!({"spec": {"type": "object", "properties": {"http": {"type": "object", "properties": {"uri": {"type": "string"}, "verify": {"type": "boolean"}}}}}}),
+    &[(Kind::FieldRemoved, ".spec.http.URI")])]
+#[case::number_to_integer_with_a_minimum(
+    json!({"spec": {"type": "object", "properties": {"weight": {"type": "number"}}}}),
+    json!({"spec": {"type": "object", "properties": {"weight": {"type": "integer", "minimum": 0}}}}),
+    &[(Kind::LimitTightened, ".spec.weight"), (Kind::TypeChanged, ".spec.weight")])]
+#[case::looser_in_two_ways(
+    json!({"spec": {"type": "object", "properties": {"mode": {"type": "string", "enum": ["none", "some"]}, "quota": {"type": "integer"}}}}),
+    json!({"spec": {"type": "object", "properties": {"mode": {"type": "string"}, "quota": {"type": "integer", "nullable": true}}}}),
+    &[])]
+#[case::all_of_written_otherwise(
+    json!({"spec": {"type": "object", "properties": {"size": {"x-kubernetes-int-or-string": true, "allOf": [
+        {"anyOf": [{"type": "integer"}, {"type": "string"}]}, {"anyOf": [{"type": "integer"}, {"type": "string"}]}], "pattern": "^[0-9]+$"}}}}),
+    json!({"spec": {"type": "object", "properties": {"size": {"x-kubernetes-int-or-string": true,
+        "anyOf": [{"type": "integer"}, {"type": "string"}], "pattern": "^[0-9]+$"}}}}),
+    &[])]
+fn as_operators_do_it(#[case] old: Value, #[case] new: Value, #[case] found: &[(Kind, &str)]) {
+    let whole = |properties: Value| {
+        definition(json!({"versions": [{
+            "name": "v1", "served": true, "storage": true,
+            "schema": {"openAPIV3Schema": {"type": "object", "properties": properties}},
+        }]}))
+    };
+    let report = forward(&whole(old), &whole(new), None);
+    assert_eq!(findings(&report), found);
+    let verdict = if found.is_empty() {
+        Verdict::Safe
+    } else {
+        Verdict::Breaking
+    };
+    assert_eq!(report.forward, Some(verdict));
 }

@@ -5,7 +5,7 @@
 
 use super::{
     kind::Kind,
-    schema::{Choices, ListType, Schema, Types},
+    schema::{Choices, Count, ListType, Schema, Types},
     sink::Sink,
 };
 
@@ -67,7 +67,9 @@ pub fn compare(sink: &mut Sink<'_>, old: &Schema, new: &Schema, fuel: &mut Fuel)
     let mut tightened = false;
     for group in &after.any {
         let mut groups = before.any.iter().chain(&before.one);
-        if fuel.is_left() && groups.any(|known| covers(known, group, fuel)) {
+        if fuel.is_left()
+            && (groups.any(|known| covers(known, group, fuel)) || meets_by_itself(old, group, fuel))
+        {
             continue;
         }
         tightened = true;
@@ -142,6 +144,16 @@ fn covers(old: &[Schema], new: &[Schema], fuel: &mut Fuel) -> bool {
         && old
             .iter()
             .all(|branch| new.iter().any(|wider| implies(branch, wider, fuel)))
+}
+
+/// Whether values of each kind that the old schema takes meet one of the new branches for what it says beside them: an
+/// integer or a string meets `anyOf` of an integer and a string.
+fn meets_by_itself(old: &Schema, new: &[Schema], fuel: &mut Fuel) -> bool {
+    new.len() <= MAX_BRANCHES
+        && Types::EACH
+            .into_iter()
+            .filter(|kind| old.types.has(*kind))
+            .all(|kind| new.iter().any(|wider| implies_for(kind, old, wider, fuel)))
 }
 
 fn same(old: &[Schema], new: &[Schema], fuel: &mut Fuel) -> bool {
@@ -239,13 +251,13 @@ fn reduce(may_have: &dyn Fn(&str) -> bool, mut rest: Schema) -> Truth {
 /// Whether everything that meets `narrow` meets `wide`. Sure when it says yes; a no may only mean that it cannot tell.
 /// Both are branches: a field that they do not name is free.
 fn implies(narrow: &Schema, wide: &Schema, fuel: &mut Fuel) -> bool {
-    if !fuel.burns(Fuel::LOOK) {
-        return false;
-    }
-    if wide.is_vacuous() || narrow == wide {
-        return true;
-    }
-    if wide.unread.is_some() || !wide.types.and(narrow.types).eq(&narrow.types) {
+    fuel.burns(Fuel::LOOK)
+        && (wide.is_vacuous() || narrow == wide || implies_for(narrow.types, narrow, wide, fuel))
+}
+
+/// The same, for values of these kinds alone.
+fn implies_for(kinds: Types, narrow: &Schema, wide: &Schema, fuel: &mut Fuel) -> bool {
+    if wide.unread.is_some() || !kinds.without(wide.types).is_empty() {
         return false;
     }
     let (a, b) = (&*narrow.limits, &*wide.limits);
@@ -315,16 +327,64 @@ fn child(narrow: Option<&Schema>, wide: Option<&Schema>, fuel: &mut Fuel) -> boo
     }
 }
 
-/// Whether filling in one more field may break a combination or a limit of this schema.
-pub fn minds_one_more_field(schema: &Schema) -> bool {
-    let mentions = |branch: &Schema| branch.types.has(Types::OBJECT);
-    !schema.choices.one.is_empty()
+/// How many branches a schema has in all; more than so many count as one more.
+pub fn branches(schema: &Schema) -> usize {
+    let mut left = MAX_NESTED;
+    if count(&schema.choices, &mut left) {
+        MAX_NESTED - left
+    } else {
+        MAX_NESTED + 1
+    }
+}
+
+/// Whether filling in this field may break a combination or a limit of this schema, which has so many branches.
+pub fn minds_one_more_field(schema: &Schema, name: &str, branches: usize, fuel: &mut Fuel) -> bool {
+    if branches == 0 {
+        return schema.limits.fields.max.is_some();
+    }
+    if schema.limits.fields.max.is_some() || branches > MAX_NESTED || !fuel.burns(branches) {
+        return true;
+    }
+    let mentions = |branch: &Schema| speaks_of(branch, name);
+    schema.choices.one.iter().flatten().any(mentions)
         || schema.choices.not.iter().any(mentions)
         || schema
             .choices
             .any
             .iter()
             .flatten()
-            .any(|branch| !branch.choices.not.is_empty() || branch.limits.fields.max.is_some())
-        || schema.limits.fields.max.is_some()
+            .any(|branch| may_break(branch, name))
+}
+
+/// Whether a branch that is met may not be met any more once the field is there. What it only requires, it gets.
+fn may_break(branch: &Schema, name: &str) -> bool {
+    let Choices { any, one, not } = &*branch.choices;
+    branch
+        .properties
+        .get(name)
+        .is_some_and(|property| !property.is_vacuous())
+        || branch.additional.is_some()
+        || branch.limits.fields.max.is_some()
+        || branch.limits.enumeration.is_some()
+        || one.iter().flatten().any(|inner| speaks_of(inner, name))
+        || not.iter().any(|inner| speaks_of(inner, name))
+        || any.iter().flatten().any(|inner| may_break(inner, name))
+}
+
+/// Whether this field can make a difference to what a branch says.
+fn speaks_of(branch: &Schema, name: &str) -> bool {
+    let nested = [&branch.choices.any, &branch.choices.one];
+    branch.required.contains(name)
+        || branch.properties.contains_key(name)
+        || branch.additional.is_some()
+        || branch.limits.fields != Count::default()
+        || branch.limits.enumeration.is_some()
+        || branch.unread.is_some()
+        || !branch.rules.is_empty()
+        || nested
+            .into_iter()
+            .flatten()
+            .flatten()
+            .any(|inner| speaks_of(inner, name))
+        || branch.choices.not.iter().any(|inner| speaks_of(inner, name))
 }

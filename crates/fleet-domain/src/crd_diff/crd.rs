@@ -4,7 +4,10 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use super::{parse, schema::Schema};
+use super::{
+    parse,
+    schema::{Schema, Types},
+};
 
 /// Why a document is not a definition that can be compared.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -156,7 +159,7 @@ fn one_version(spec: &Value, version: &Value) -> Version {
         served: version["served"].as_bool().unwrap_or(false),
         storage: version["storage"].as_bool().unwrap_or(false),
         deprecated: version["deprecated"].as_bool().unwrap_or(false),
-        schema: schema.map_or_else(Schema::open, parse::parse),
+        schema: of_object(schema.map_or_else(Schema::open, parse::parse)),
         status: subresources.get("status").is_some_and(|status| !status.is_null()),
         scale: subresources
             .get("scale")
@@ -183,6 +186,15 @@ fn one_version(spec: &Value, version: &Value) -> Version {
             .map(|field| text(&field["jsonPath"]))
             .collect(),
     }
+}
+
+/// A custom resource is an object, whether its schema says so or says nothing.
+fn of_object(mut schema: Schema) -> Schema {
+    if schema.types.has(Types::OBJECT) {
+        schema.types = Types::OBJECT;
+        schema.forget();
+    }
+    schema
 }
 
 fn conversion(conversion: &Value) -> Conversion {

@@ -12,6 +12,7 @@ mod enumeration;
 mod finding;
 mod kind;
 mod limits;
+mod meaning;
 mod normalise;
 mod number;
 pub mod object;

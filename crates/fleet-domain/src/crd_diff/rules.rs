@@ -3,11 +3,19 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
+use serde_json::Value;
+
 use super::{
     kind::Kind,
+    meaning::{self, Fields, Truth},
     schema::{Rule, Schema},
     sink::Sink,
 };
+
+/// Each new rule is compared with so many that went.
+const MAX_COMPARED: usize = 16;
+/// More rules at one place are not looked into.
+const MAX_LOOKED_INTO: usize = 100;
 
 pub fn compare(sink: &mut Sink<'_>, old: &Schema, new: &Schema) {
     if old.rules == new.rules {
@@ -27,12 +35,26 @@ pub fn compare(sink: &mut Sink<'_>, old: &Schema, new: &Schema) {
     let mut added = 0;
     for rule in new.rules.iter().filter(|rule| !is_known(rule)) {
         added += 1;
-        if let Some(field) = guard(&rule.expression)
-            && !old.keeps(field)
-            && new.properties.get(field).is_some_and(|p| p.default.is_none())
+        let meant = (new.rules.len() <= MAX_LOOKED_INTO).then(|| meaning::of(&rule.source));
+        if let Some(meant) = &meant
+            && meaning::truth(meant, &Stored { old, new }, &[]) == Truth::True
         {
             sink.add(Kind::Loosened, "no rule", rule.expression.as_str());
-            sink.note("The rule speaks only of objects that set a field which is new.");
+            sink.note("No stored object can break the rule.");
+            continue;
+        }
+        let wider_than = |other: &&Rule| {
+            (other.transition, other.optional_old_self) == (rule.transition, rule.optional_old_self)
+                && meant
+                    .as_ref()
+                    .is_some_and(|meant| meaning::implies(&meaning::of(&other.source), meant))
+        };
+        if let Some(before) = gone.take(wider_than) {
+            sink.add(
+                Kind::Loosened,
+                before.expression.as_str(),
+                rule.expression.as_str(),
+            );
             continue;
         }
         match gone.take_counterpart(rule) {
@@ -79,6 +101,13 @@ impl<'r> Gone<'r> {
         gone
     }
 
+    /// The first rule that is such a one.
+    fn take(&mut self, is_one: impl Fn(&&Rule) -> bool) -> Option<&'r Rule> {
+        let mut some = self.rules.iter().take(MAX_COMPARED);
+        let place = some.find(|(_, rule)| is_one(rule)).map(|(place, _)| *place)?;
+        self.rules.remove(&place)
+    }
+
     /// The rule that this one seems to replace: the one with the same message, or else the only one that went.
     fn take_counterpart(&mut self, rule: &Rule) -> Option<&'r Rule> {
         let mut places = rule
@@ -98,11 +127,40 @@ impl<'r> Gone<'r> {
     }
 }
 
-/// The field of rules such as `!has(self.field) || …`, which say nothing of objects without it.
-fn guard(expression: &str) -> Option<&str> {
-    let rest = expression.strip_prefix("!has(self.")?;
-    let (field, rest) = rest.split_once(')')?;
-    let plain = field.chars().all(|c| c.is_alphanumeric() || c == '_');
-    // A conditional binds weaker than `||`, and would take the guard into its condition.
-    (plain && rest.trim_start().starts_with("||") && !rest.contains('?')).then_some(field)
+/// What is known of objects that were stored under the old schema.
+struct Stored<'s> {
+    old: &'s Schema,
+    new: &'s Schema,
+}
+
+impl Fields for Stored<'_> {
+    fn is_never_there(&self, field: &str) -> bool {
+        !self.old.keeps(field)
+            && self
+                .new
+                .properties
+                .get(field)
+                .is_some_and(|property| property.default.is_none())
+    }
+
+    fn is_always_there(&self, field: &str) -> bool {
+        let kept = self.new.keeps(field) && self.old.keeps(field);
+        let filled = |schema: &Schema| {
+            let property = schema.properties.get(field);
+            property.is_some_and(|property| property.default.is_some())
+        };
+        filled(self.new) || (kept && self.old.demands(field))
+    }
+
+    fn is_never(&self, field: &str, text: &str) -> bool {
+        let property = self.old.properties.get(field);
+        let listed = property.and_then(|property| property.limits.enumeration.as_ref());
+        let text = Value::from(text);
+        let filled = self
+            .new
+            .properties
+            .get(field)
+            .and_then(|new| new.default.as_deref());
+        self.old.keeps(field) && filled != Some(&text) && listed.is_some_and(|values| !values.contains(&text))
+    }
 }

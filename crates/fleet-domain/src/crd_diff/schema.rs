@@ -28,6 +28,16 @@ impl Types {
     pub const NUMBER: Self = Self(4 | 8);
     pub const INT_OR_STRING: Self = Self(4 | 16);
     pub const ANY: Self = Self(127);
+    /// One by one.
+    pub const EACH: [Self; 7] = [
+        Self::NULL,
+        Self::BOOLEAN,
+        Self::INTEGER,
+        Self::FRACTION,
+        Self::STRING,
+        Self::ARRAY,
+        Self::OBJECT,
+    ];
 
     pub fn from_name(name: &str) -> Option<Self> {
         Some(match name {

@@ -106,13 +106,13 @@ fn object<'a>(sink: &mut Sink<'a>, old: &'a Schema, new: &'a Schema, stand: Stan
         new,
         stand,
         closes,
-        minds: choices::minds_one_more_field(new),
+        branches: choices::branches(new),
         renames: None,
     };
     for (name, pair) in side_by_side(&old.properties, &new.properties) {
         match pair {
             (Some(before), Some(after)) => {
-                default(sink, name, before, after, &objects);
+                default(sink, name, before, after, &objects, work);
                 child(sink, Step::Field(name), before, after, new.misses(name), work);
             }
             (Some(before), None) => gone(sink, name, before, &mut objects, work),
@@ -148,8 +148,8 @@ struct Objects<'a> {
     new: &'a Schema,
     stand: Stand,
     closes: bool,
-    /// Filling in one more field may break a combination.
-    minds: bool,
+    /// Of the combinations of the new one.
+    branches: usize,
     renames: Option<Renames<'a>>,
 }
 
@@ -237,7 +237,9 @@ fn came<'a>(sink: &mut Sink<'a>, name: &'a str, after: &'a Schema, objects: &Obj
         if !objects.closes && !after.is_open() {
             sink.add_child(Kind::FreeFieldTyped, Step::Field(name), "anything", shape(after));
         }
-    } else if after.default.is_some() && objects.minds {
+    } else if after.default.is_some()
+        && choices::minds_one_more_field(new, name, objects.branches, &mut work.fuel)
+    {
         sink.add_child(
             Kind::DefaultUnderChoice,
             Step::Field(name),
@@ -310,7 +312,14 @@ fn embedded(sink: &mut Sink<'_>, old: &Schema, new: &Schema) {
     }
 }
 
-fn default<'a>(sink: &mut Sink<'a>, name: &'a str, old: &Schema, new: &Schema, parents: &Objects<'a>) {
+fn default<'a>(
+    sink: &mut Sink<'a>,
+    name: &'a str,
+    old: &Schema,
+    new: &Schema,
+    parents: &Objects<'a>,
+    work: &mut Work,
+) {
     let kind = match (&old.default, &new.default) {
         (None, Some(_)) => Kind::DefaultAdded,
         (Some(_), None) => Kind::DefaultRemoved,
@@ -323,7 +332,8 @@ fn default<'a>(sink: &mut Sink<'a>, name: &'a str, old: &Schema, new: &Schema, p
         // Said as a field that has to be set from now on.
         return;
     }
-    let minds = parents.minds && kind != Kind::DefaultRemoved;
+    let minds = kind != Kind::DefaultRemoved
+        && choices::minds_one_more_field(parents.new, name, parents.branches, &mut work.fuel);
     let kind = if minds { Kind::DefaultUnderChoice } else { kind };
     sink.add_child(kind, Step::Field(name), default_text(old), default_text(new));
     if minds {

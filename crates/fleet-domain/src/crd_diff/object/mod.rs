@@ -3,7 +3,7 @@
 //!
 //! CEL rules are evaluated as far as they are understood; [`Checker`] says which were not.
 
-mod cel;
+pub(super) mod cel;
 mod defaults;
 mod format;
 mod prune;

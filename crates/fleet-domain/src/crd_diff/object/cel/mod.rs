@@ -30,8 +30,12 @@ use std::{
 use regex::Regex;
 use serde_json::Value as Json;
 
+pub use self::{
+    ast::{Expr, Op},
+    parse::parse,
+};
+
 use self::{
-    ast::Expr,
     eval::{Evaluator, TOO_COSTLY},
     value::{Stop, Value, typed},
 };
@@ -167,7 +171,7 @@ impl Rules {
         if let Some(known) = self.programs.get(source) {
             return known.clone();
         }
-        let program = Arc::new(parse::parse(source));
+        let program = Arc::new(parse(source));
         self.programs.insert(source.to_owned(), program.clone());
         program
     }
