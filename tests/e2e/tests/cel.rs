@@ -127,12 +127,12 @@ fn taken(answer: Result<DynamicObject, kube::Error>) -> anyhow::Result<bool> {
     }
 }
 
-/// Makes one definition of all cases, and asks the server and us of every value.
-async fn judge(client: &Client, kind: &str, cases: &[Case]) -> anyhow::Result<()> {
+/// Makes one definition of all cases, and asks the server and us of every value. We may leave one in so many undecided.
+async fn judge(client: &Client, kind: &str, cases: &[Case], one_in: usize) -> anyhow::Result<()> {
     let mut spec = json!({"type": "object", "properties": {}});
     for case in cases {
         let mut field = case.schema.clone();
-        field["x-kubernetes-validations"] = json!([{"rule": case.rule}]);
+        field["x-kubernetes-validations"] = json!([{"rule": case.rule, "message": "it is broken"}]);
         spec["properties"][&case.name] = field;
     }
     let rules = json!([{"rule": format!("self.metadata.name.size() < 20 && self.kind == '{kind}'")}]);
@@ -180,7 +180,7 @@ async fn judge(client: &Client, kind: &str, cases: &[Case]) -> anyhow::Result<()
     eprintln!("{kind}: {asked} objects, {open} undecided, {} wrong", wrong.len());
     ensure!(wrong.is_empty(), "{}", wrong.join("\n"));
     ensure!(asked > 200, "only {asked} objects");
-    ensure!(open * 10 < asked, "{open} of {asked} are undecided");
+    ensure!(open * one_in < asked, "{open} of {asked} are undecided");
     Ok(())
 }
 
@@ -190,7 +190,13 @@ async fn rules_are_judged_as_a_current_server_judges_them() -> anyhow::Result<()
         return Ok(());
     };
     let table = include_str!("../../../crates/fleet-domain/tests/fixtures/cel.yaml");
-    judge(&client, "Judged", &serde_saphyr::from_str::<Vec<Case>>(table)?).await
+    judge(
+        &client,
+        "Judged",
+        &serde_saphyr::from_str::<Vec<Case>>(table)?,
+        20,
+    )
+    .await
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -199,12 +205,9 @@ async fn expressions_are_reckoned_as_a_current_server_reckons_them() -> anyhow::
         return Ok(());
     };
     let table = include_str!("../../../crates/fleet-domain/tests/fixtures/cel-expressions.yaml");
-    judge(
-        &client,
-        "Reckoned",
-        &serde_saphyr::from_str::<Expressions>(table)?.cases(),
-    )
-    .await
+    let cases = serde_saphyr::from_str::<Expressions>(table)?.cases();
+    // Many of them are odd on purpose.
+    judge(&client, "Reckoned", &cases, 6).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
