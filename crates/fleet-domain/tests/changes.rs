@@ -66,6 +66,7 @@ fn object(properties: Value) -> Value {
 #[case::enum_dropped(json!({"a": {"type": "string", "enum": ["x"]}}), json!({"a": {"type": "string"}}))]
 #[case::enum_to_pattern(json!({"a": {"type": "string", "enum": ["x", "y"]}}), json!({"a": {"type": "string", "pattern": "^[x-z]$"}}))]
 #[case::wider_bound(json!({"a": {"type": "integer", "minimum": 1}}), json!({"a": {"type": "integer", "minimum": 0, "exclusiveMinimum": true}}))]
+#[case::bounds_of_the_format(json!({"a": {"type": "integer", "format": "int32"}}), json!({"a": {"type": "integer", "format": "int32", "minimum": -2_147_483_648, "maximum": 2_147_483_647}}))]
 #[case::wider_pattern(json!({"a": {"type": "string", "pattern": "^[a-z]+$"}}), json!({"a": {"type": "string", "pattern": "^[a-z0-9]+$"}}))]
 #[case::empty_pattern(json!({"a": {"type": "string"}}), json!({"a": {"type": "string", "pattern": ".*"}}))]
 #[case::pattern_implies_length(json!({"a": {"type": "string", "pattern": "^x+$"}}), json!({"a": {"type": "string", "pattern": "^x+$", "minLength": 1}}))]

@@ -9,6 +9,7 @@
 mod oracle;
 mod place;
 mod sample;
+mod scalar;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -233,11 +234,15 @@ fn check_version(
             return;
         }
         for object in sample::tries(old, new, place) {
-            let Some(stored) = from.store(&object) else {
+            let Some((written, stored)) = from.store(&object) else {
                 continue;
             };
             tally.samples += 1;
-            let harm = to.meet(&stored);
+            let mut harm = to.meet(&stored);
+            // Who writes the same again, without what the old schema filled in, is not to be refused either.
+            if written != stored {
+                harm.refused.extend(to.meet(&written).refused);
+            }
             let mut harmful = false;
             for found in harm.places() {
                 harmful = true;

@@ -179,7 +179,8 @@ fn numbers(sink: &mut Sink<'_>, old: &Schema, new: &Schema) -> bool {
             bound
         }
     };
-    let (before, after) = (lower(old.limits.minimum), lower(new.limits.minimum));
+    let floor = within_format(&old.limits, old.limits.minimum, i32::MIN, Bound::is_tighter_lower);
+    let (before, after) = (lower(floor), lower(new.limits.minimum));
     if let Some(bound) = after
         && before.is_none_or(|known| bound.is_tighter_lower(known))
     {
@@ -190,7 +191,8 @@ fn numbers(sink: &mut Sink<'_>, old: &Schema, new: &Schema) -> bool {
         );
         tightened = true;
     }
-    let (before, after) = (upper(old.limits.maximum), upper(new.limits.maximum));
+    let ceiling = within_format(&old.limits, old.limits.maximum, i32::MAX, Bound::is_tighter_upper);
+    let (before, after) = (upper(ceiling), upper(new.limits.maximum));
     if let Some(bound) = after
         && before.is_none_or(|known| bound.is_tighter_upper(known))
     {
@@ -346,6 +348,23 @@ fn formats(sink: &mut Sink<'_>, old: &Limits, new: &Limits, types: Types) -> boo
         }
     }
     tightened
+}
+
+/// A bound, or the one that the format `int32` is by itself.
+fn within_format(
+    limits: &Limits,
+    known: Option<Bound>,
+    edge: i32,
+    is_tighter: fn(Bound, Bound) -> bool,
+) -> Option<Bound> {
+    if !limits.formats.contains("int32") {
+        return known;
+    }
+    let edge = Bound {
+        value: Number::Whole(edge.into()),
+        exclusive: false,
+    };
+    Some(known.filter(|bound| is_tighter(*bound, edge)).unwrap_or(edge))
 }
 
 fn within_int32(limits: &Limits) -> bool {
