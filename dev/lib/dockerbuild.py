@@ -23,8 +23,8 @@ PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 def build(tag: str, dockerfile: Path, context: Path, arguments: dict[str, str], out: Path,
-          quiet: bool = True, volumes: list[str] | None = None) -> None:
-    """Build `dockerfile` with this context folder as image `tag` into a docker-archive `out`."""
+          quiet: bool = True, volumes: list[str] | None = None, target: str | None = None) -> None:
+    """Build `dockerfile` (up to the stage `target`) with this context folder as image `tag` into a docker-archive `out`."""
     packages.ensure("image")
     if os.geteuid() != 0:
         raise Failure("buildah needs root here: run it with sudo -E")
@@ -36,11 +36,12 @@ def build(tag: str, dockerfile: Path, context: Path, arguments: dict[str, str], 
         say(f"building {tag} from {dockerfile.name}")
         given = [word for name, value in arguments.items() for word in ("--build-arg", f"{name}={value}")]
         mounts = [f"--volume={volume}" for volume in volumes or []]
+        stage = [f"--target={target}"] if target else []
         # The archive lists every name that the image has here, so here it gets none.
         with tempfile.NamedTemporaryFile(mode="r", prefix="gantry-id-") as identity:
             try:
                 _buildah(store, "bud", "--isolation=chroot", "--pull=never", "--timestamp=0",
-                         "--format=docker", "--layers=false", *given, *mounts,
+                         "--format=docker", "--layers=false", *given, *mounts, *stage,
                          f"--iidfile={identity.name}", f"--file={dockerfile}", str(context),
                          shown=not quiet)
                 out.unlink(missing_ok=True)

@@ -1,5 +1,6 @@
-"""A step of the chart's test: the fleet server with a PostgreSQL of its own. It serves over TLS, knows the cluster that it
-runs in, keeps its password over an upgrade, and comes back by itself after its database was gone."""
+"""A step of the chart's test: the fleet server with a PostgreSQL of its own, and then with one that is given. It serves over
+TLS, knows the cluster that it runs in, reads a chart from a repository in the cluster, keeps its password over an upgrade,
+and comes back by itself after its database was gone."""
 
 import json
 import re
@@ -21,10 +22,61 @@ DATABASE = f"{NAME}-postgresql"
 KEYS, CERTIFICATE = "fleet-keys", "fleet-tls"
 
 
-def values(image: str) -> list[str]:
-    return ["--set=fleet.enabled=true", "--set=fleet.postgresql.enabled=true",
-            f"--set=fleet.postgresql.image={image}", "--set=fleet.postgresql.storage.size=1Gi",
+GIVEN = "given-postgres"
+
+
+def common(chart) -> list[str]:
+    return ["--set=fleet.enabled=true", f"--set=fleet.image={chart.images.name('fleet')}",
             f"--set=fleet.keys.existingSecret={KEYS}", f"--set=fleet.tls.existingSecret={CERTIFICATE}"]
+
+
+def own_database(chart) -> list[str]:
+    return [*common(chart), "--set=fleet.postgresql.enabled=true", "--set=fleet.postgresql.storage.size=1Gi",
+            f"--set=fleet.postgresql.image={chart.images.name('test-postgres')}"]
+
+
+def server(name: str, image: str, port: int, **container) -> list[dict]:
+    """A pod and a Service of the same name."""
+    labels = {"app": name}
+    return [
+        {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": labels},
+         "spec": {"terminationGracePeriodSeconds": 1, "containers": [{
+             "name": "server", "image": image, "imagePullPolicy": "IfNotPresent",
+             "readinessProbe": {"tcpSocket": {"port": port}, "periodSeconds": 1}, **container}]}},
+        {"apiVersion": "v1", "kind": "Service", "metadata": {"name": name},
+         "spec": {"selector": labels, "ports": [{"port": port}]}},
+    ]
+
+
+def run(chart, objects: list[dict]) -> None:
+    for one in objects:
+        chart.kubectl("apply", "--validate=false", "-n", chart.work, "-f", "-", stdin=json.dumps(one))
+    chart.kubectl("wait", "--for=condition=Ready", "--timeout=90s", "-n", chart.work, f"pod/{objects[0]['metadata']['name']}")
+
+
+def repository(chart, folder: Path) -> str:
+    """This very chart, in a repository in the cluster, as Helm makes one; gives its address."""
+    charts = folder / "charts"
+    charts.mkdir()
+    for arguments in (["package", chart.folder, "--destination", charts], ["repo", "index", charts]):
+        subprocess.run([chart.helm, *arguments], check=True, capture_output=True)
+    chart.kubectl("create", "configmap", "charts", "-n", chart.work, f"--from-file={charts}")
+    pod, service = server("charts", chart.images.name("python"), 8000,
+                          command=["python3", "-m", "http.server", "--directory", "/charts"],
+                          volumeMounts=[{"name": "charts", "mountPath": "/charts"}])
+    pod["spec"]["volumes"] = [{"name": "charts", "configMap": {"name": "charts"}}]
+    run(chart, [pod, service])
+    return f"http://charts.{chart.work}:8000"
+
+
+def given_database(chart) -> list[str]:
+    """A PostgreSQL that was there before, and a Secret with its address."""
+    variables = {"POSTGRES_USER": "fleet", "POSTGRES_DB": "fleet", "POSTGRES_PASSWORD": "open", "PGDATA": "/tmp/data"}
+    run(chart, server(GIVEN, chart.images.name("test-postgres"), 5432,
+                      env=[{"name": name, "value": value} for name, value in variables.items()]))
+    chart.kubectl("create", "secret", "generic", GIVEN, "-n", chart.namespace,
+                  f"--from-literal=url=postgresql://fleet:open@{GIVEN}.{chart.work}:5432/fleet")
+    return [*common(chart), f"--set=fleet.database.existingSecret={GIVEN}"]
 
 
 def prepare(chart, folder: Path) -> ssl.SSLContext:
@@ -58,7 +110,7 @@ def forwarded(chart):
             process.terminate()
 
 
-def serve(chart, need, image: str, upgrade) -> str:
+def serve(chart, need, upgrade) -> str:
     """`upgrade` brings the release to these values; `chart` is the one of tests/chart/run."""
     def ask(context: ssl.SSLContext, path: str, token: str = "", body: dict | None = None) -> tuple[int, dict]:
         headers = {"content-type": "application/json", **({"authorization": f"Bearer {token}"} if token else {})}
@@ -91,7 +143,7 @@ def serve(chart, need, image: str, upgrade) -> str:
     with tempfile.TemporaryDirectory(prefix="gantry-fleet-") as folder:
         context = prepare(chart, Path(folder))
         begin = time.monotonic()
-        upgrade(*values(image))
+        upgrade(*own_database(chart))
         seconds = time.monotonic() - begin
         need(until(lambda: health(context), 30, 1), f"/health does not answer\n{logs()}")
         need(ask(context, "/api/v1/clusters")[0] == 401, "it answers without a token")
@@ -103,9 +155,22 @@ def serve(chart, need, image: str, upgrade) -> str:
                              {"name": "home", "environment": "Production", "kubeconfig": kubeconfig})
         need(status == 201 and answer["healthStatus"] == "Healthy", f"{status}: {answer}\n{logs()}")
 
+        # Where its definitions are, only Helm can tell.
+        status, answer = ask(context, "/api/v1/operators", token, {
+            "name": "gantry", "namespace": "gantry", "chartName": "gantry", "chartRepository": repository(chart, Path(folder)),
+            "defaultValues": {"crds": {"mode": "templates"}}})
+        need(status == 201, f"the chart is not registered: {status} {answer}\n{logs()}")
+
+        def definitions() -> set[str]:
+            return {one["name"] for one in ask(context, "/api/v1/crds?limit=50", token)[1].get("crds", [])}
+
+        expected = {file.stem for file in (chart.folder / "files/crds").glob("*.yaml")}
+        need(until(lambda: definitions() == expected, 60, 1),
+             f"of the chart's definitions it finds {definitions()}: {ask(context, '/api/v1/operators/gantry/versions', token)}")
+
         before, made = pods("fleet"), password()
         need(len(before) == 2, f"{len(before)} replicas")
-        upgrade(*values(image))
+        upgrade(*own_database(chart))
         need(password() == made and pods("fleet").keys() == before.keys(), "an upgrade without a change restarts it")
 
         gone = pods("fleet-postgresql")
@@ -116,4 +181,10 @@ def serve(chart, need, image: str, upgrade) -> str:
         need(status == 200, f"the cluster is forgotten: {status} {answer}")
         restarts = [one["restartCount"] for pod in pods("fleet").values() for one in pod["status"]["containerStatuses"]]
         need(restarts == [0, 0], f"restarts: {restarts}\n{logs()}")
-    return f"up in {seconds:.0f} s, its database was replaced"
+
+        upgrade(*given_database(chart))
+        need(until(lambda: health(context), 30, 1), f"/health does not answer with a given database\n{logs()}")
+        status, answer = ask(context, "/api/v1/clusters", token)
+        need(status == 200 and answer["total"] == 0, f"another database, but: {status} {answer}\n{logs()}")
+        need(not pods("fleet-postgresql"), "a database of its own is still there")
+    return f"up in {seconds:.0f} s, {len(expected)} definitions by Helm, its database came back and was replaced"

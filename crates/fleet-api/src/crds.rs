@@ -44,7 +44,8 @@ pub struct ValidateCrd {
     /// Compare with this version instead of the newest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from_operator_version: Option<String>,
-    /// Of the API servers in question, such as 1.33: newer ones let stored objects pass that a schema forbids.
+    /// Of the API servers in question, such as 1.33: newer ones let stored objects pass that a schema forbids. The oldest of
+    /// the clusters that have the definition when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub server_version: Option<String>,
 }
@@ -134,7 +135,23 @@ pub struct CrdSchema {
     pub approval_notes: Option<String>,
     /// From the version before it.
     pub changes: Vec<SchemaChange>,
+    /// Where it may be used.
+    pub usage: Vec<SchemaUse>,
     pub created_at: Timestamp,
+}
+
+/// Whether a schema may be used in an environment. It depends on what the environment's clusters run now: all changes from
+/// there on count.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct SchemaUse {
+    pub environment: String,
+    pub may_be_used: bool,
+    /// No: `ApprovalRequired`, `Rejected` or `StoredVersionRemoved`. Yes: `Compatible`, `Approved`, `Waived`,
+    /// `NotProduction`, `Deprecated` or `Removed`.
+    pub reason: String,
+    /// What stands against it and what to do, or what to know.
+    pub message: String,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -251,6 +268,8 @@ pub struct HurtObject {
 pub struct CrdOnCluster {
     pub cluster_name: String,
     pub environment: String,
+    pub kubernetes_version: String,
+    /// The API versions that its objects may be stored in.
     pub stored_versions: Vec<String>,
     /// Which version of the operator has this very schema, if it is one that is known.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -268,6 +287,10 @@ pub struct CrdValidation {
     pub non_breaking_changes: Vec<SchemaChange>,
     /// Whether an administrator has to approve before it goes to production.
     pub requires_approval: bool,
+    /// Where it might be used once it is registered.
+    pub usage: Vec<SchemaUse>,
+    /// The clusters that have the definition: their servers and what is stored in them was taken into account.
+    pub clusters: Vec<CrdOnCluster>,
     pub validated_at: Timestamp,
     /// Whether the way back is open, and from where on it is not.
     pub rollback: RollbackVerdict,
@@ -288,5 +311,7 @@ pub struct CrdDiff {
     pub crd_name: String,
     pub from: String,
     pub to: String,
+    /// The clusters that have the definition: their servers and what is stored in them was taken into account.
+    pub clusters: Vec<CrdOnCluster>,
     pub report: Value,
 }

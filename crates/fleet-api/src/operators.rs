@@ -126,7 +126,7 @@ pub struct OperatorVersion {
     pub is_latest: bool,
     pub is_current: bool,
     pub is_deprecated: bool,
-    /// Of the packed chart, as the repository states it.
+    /// Of the packed chart, as the repository states it; from a registry, of the manifest that was read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub digest: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -46,8 +46,12 @@ impl Approval {
 
     /// What a new schema starts with. What nobody can decide is for a person to decide.
     pub fn of(report: &Report) -> Self {
-        if Change::breaking(report).is_empty() {
+        let is_one = |finding: &&Finding| finding.direction == Direction::Forward && is_harmful(finding);
+        let mut harmful = report.findings.iter().filter(is_one).peekable();
+        if harmful.peek().is_none() {
             Self::NotRequired
+        } else if harmful.all(|finding| finding.waiver.is_some()) {
+            Self::Waived
         } else {
             Self::Pending
         }
@@ -137,7 +141,11 @@ impl Change {
 }
 
 fn stops(finding: &Finding) -> bool {
-    finding.waiver.is_none() && matches!(finding.impact, Impact::Breaking | Impact::Undecidable)
+    finding.waiver.is_none() && is_harmful(finding)
+}
+
+fn is_harmful(finding: &Finding) -> bool {
+    matches!(finding.impact, Impact::Breaking | Impact::Undecidable)
 }
 
 /// Compares one definition with the one before it, both ways.

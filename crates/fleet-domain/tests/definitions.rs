@@ -308,3 +308,50 @@ fn beta_definitions_are_read_as_the_server_reads_them() {
     assert!(beta.preserves_unknown && beta.versions[0].status && beta.versions[0].storage);
     assert_eq!(beta.versions[0].schema.properties.len(), 1);
 }
+
+#[test]
+fn objects_tell_what_a_new_rule_hurts() {
+    let ruled = |rule: &str| {
+        crd(|d| {
+            let spec = &mut d["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"];
+            spec["properties"]["a"]["x-kubernetes-validations"] =
+                json!([{"rule": rule, "message": "too low"}]);
+        })
+    };
+    let object = |a: i64| json!({"apiVersion": "example.com/v1", "kind": "Thing", "metadata": {"name": format!("a{a}")}, "spec": {"a": a}});
+    let prove = |rule: &str, server: Option<&str>| {
+        let (old, new) = (crd(|_| {}), ruled(rule));
+        let server = server.map(|s| s.parse().unwrap());
+        let mut prover = Prover::new("here", Some(&old), &new, "v1", server).unwrap();
+        for a in [1, 5, 9] {
+            prover.put(&object(a));
+        }
+        let mut report = forward(std::slice::from_ref(&old), std::slice::from_ref(&new));
+        let proof = prover.finish();
+        report.prove(vec![proof.clone()]);
+        (proof, report)
+    };
+
+    let (proof, report) = prove("self > 3", None);
+    assert_eq!((proof.rejected, proof.notes.len()), (1, 0));
+    assert_eq!(proof.objects[0].reasons, [".spec.a breaks a rule: too low"]);
+    assert_eq!(report.findings[0].kind, Kind::RuleAdded);
+    assert_eq!(report.findings[0].hurt.map(|hurt| hurt.objects), Some(1));
+    assert_eq!(prove("self > 3", Some("1.36")).0.rejected_when_changed, 1);
+    assert_eq!(prove("self > 3", Some("1.24")).0.rejected, 0);
+
+    let (_, report) = prove("self > 0", None);
+    assert_eq!(report.findings[0].hurt.map(|hurt| hurt.objects), Some(0));
+    assert_eq!(report.verdict_by_harm(), Verdict::Safe);
+
+    // What is not known is neither harm nor the absence of it.
+    let (proof, report) = prove("isSemver(string(self))", None);
+    assert_eq!(proof.rejected, 0);
+    assert!(
+        proof.notes[0].contains("isSemver()") && proof.notes[0].contains(".spec.a"),
+        "{:?}",
+        proof.notes
+    );
+    assert_eq!(report.findings[0].hurt, None);
+    assert_eq!(report.verdict_by_harm(), Verdict::Breaking);
+}

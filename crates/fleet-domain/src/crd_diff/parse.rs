@@ -280,11 +280,15 @@ fn list_type(words: &Words<'_>) -> ListType {
 fn rules(word: Option<&Value>) -> Vec<Rule> {
     elements(word)
         .filter_map(|rule| {
-            let expression = normalise::expression(rule.get("rule")?.as_str()?);
+            let source = rule.get("rule")?.as_str()?.to_owned();
+            let expression = normalise::expression(&source);
+            let text = |word: &str| rule.get(word).and_then(Value::as_str).map(str::to_owned);
             Some(Rule {
                 transition: normalise::mentions(&expression, "oldSelf"),
                 expression,
-                message: rule.get("message").and_then(Value::as_str).map(str::to_owned),
+                source,
+                message: text("message"),
+                message_expression: text("messageExpression"),
                 optional_old_self: flag(rule.get("optionalOldSelf")),
             })
         })

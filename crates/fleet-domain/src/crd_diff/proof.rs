@@ -17,6 +17,8 @@ use super::{
 
 /// How many objects are named; the others are counted.
 const NAMED_OBJECTS: usize = 50;
+/// How many places of undecided rules are named.
+const NAMED_PLACES: usize = 5;
 /// How many reasons are given for one object.
 const NAMED_REASONS: usize = 5;
 
@@ -60,6 +62,9 @@ pub struct Proof {
     /// How many objects are hurt at each place of the schema.
     #[serde(skip)]
     places: BTreeMap<String, u64>,
+    /// Where in the schema there are rules of which the objects do not tell all.
+    #[serde(skip)]
+    unproven_rules: BTreeSet<String>,
 }
 
 /// Puts objects of one definition to the new one.
@@ -88,7 +93,11 @@ impl<'c> Prover<'c> {
             version,
             old: old.and_then(|old| old.version(&version.name)),
             ratchets: server.is_some_and(|server| server.ratcheting() != Ratcheting::No),
-            checker: Checker::default(),
+            checker: if server.is_none_or(ServerVersion::evaluates_rules) {
+                Checker::default()
+            } else {
+                Checker::without_rules()
+            },
             proof: Proof {
                 place: place.to_owned(),
                 crd: new.name.clone(),
@@ -100,6 +109,7 @@ impl<'c> Prover<'c> {
                 objects: Vec::new(),
                 notes: Vec::new(),
                 places: BTreeMap::new(),
+                unproven_rules: BTreeSet::new(),
             },
         })
     }
@@ -113,7 +123,7 @@ impl<'c> Prover<'c> {
         if let Some(old) = self.old
             && !outcome.is_fine()
         {
-            let before = object::put_to(&mut Checker::default(), &old.schema, value);
+            let before = object::put_to(&mut Checker::without_rules(), &old.schema, value);
             outcome.pruned.retain(|pruned| !before.pruned.contains(pruned));
         }
         if outcome.is_fine() {
@@ -160,11 +170,21 @@ impl<'c> Prover<'c> {
     }
 
     pub fn finish(mut self) -> Proof {
-        if self.checker.skipped_rules > 0 {
-            self.proof
-                .notes
-                .push("CEL rules were not evaluated: objects that break one are not counted".to_owned());
+        let undecided = self.checker.undecided();
+        for (place, why) in undecided.iter().take(NAMED_PLACES) {
+            self.proof.notes.push(format!(
+                "a CEL rule at {place} was not decided ({}; {} times): objects that break it are not counted",
+                why.reason, why.times
+            ));
         }
+        if undecided.len() > NAMED_PLACES {
+            self.proof.notes.push(format!(
+                "nor were CEL rules at {} more places",
+                undecided.len() - NAMED_PLACES
+            ));
+        }
+        let transitions = self.checker.transitions().iter();
+        self.proof.unproven_rules = undecided.keys().chain(transitions).cloned().collect();
         if self.checker.skipped_patterns > 0 {
             self.proof
                 .notes
@@ -185,6 +205,11 @@ impl Report {
             let concerned = |proof: &&Proof| {
                 proof.crd == finding.crd && finding.version.as_deref() == Some(proof.version.as_str())
             };
+            let is_rule = matches!(finding.kind, Kind::RuleAdded | Kind::RuleChanged);
+            let is_open = |proof: &Proof| is_rule && proof.unproven_rules.contains(&finding.path);
+            if proofs.iter().filter(concerned).any(is_open) {
+                continue;
+            }
             let mut hurt: Option<Hurt> = None;
             for proof in proofs.iter().filter(concerned) {
                 let hurt = hurt.get_or_insert_default();
@@ -212,7 +237,7 @@ impl Proof {
     }
 }
 
-/// Rules are not evaluated, and surprises do not show in objects.
+/// Surprises do not show in objects.
 fn provable(finding: &Finding) -> bool {
     finding.version.is_some()
         && matches!(
@@ -220,8 +245,5 @@ fn provable(finding: &Finding) -> bool {
             Class::DataLoss | Class::RejectsObjects | Class::Clients
         )
         && (finding.kind.meaning().class <= Class::RejectsObjects)
-        && !matches!(
-            finding.kind,
-            Kind::RuleAdded | Kind::RuleChanged | Kind::NotComparable
-        )
+        && finding.kind != Kind::NotComparable
 }

@@ -278,15 +278,36 @@ impl std::fmt::Display for ListType {
 }
 
 /// A CEL rule of `x-kubernetes-validations`.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug)]
 pub struct Rule {
     /// The expression, with its white space evened out.
     pub expression: String,
+    /// The expression as it is written, with its comments: what is evaluated.
+    pub source: String,
     pub message: Option<String>,
+    pub message_expression: Option<String>,
     /// Speaks of the value before the change, and so only of updates.
     pub transition: bool,
     /// A transition rule that also looks at new objects.
     pub optional_old_self: bool,
+}
+
+/// White space and what a rule says of itself are no difference.
+impl PartialEq for Rule {
+    fn eq(&self, other: &Self) -> bool {
+        self.expression == other.expression
+            && self.message == other.message
+            && self.transition == other.transition
+            && self.optional_old_self == other.optional_old_self
+    }
+}
+
+impl Eq for Rule {}
+
+impl Hash for Rule {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.expression.hash(state);
+    }
 }
 
 #[derive(Clone, Debug)]

@@ -28,6 +28,11 @@ impl ServerVersion {
             _ => Ratcheting::Always,
         }
     }
+
+    /// CEL rules came on by default with 1.25.
+    pub fn evaluates_rules(self) -> bool {
+        (self.major, self.minor) >= (1, 25)
+    }
 }
 
 /// A version that is not written as `1.33` or `v1.33.2`.

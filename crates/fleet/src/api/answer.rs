@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::{
     Json,
     extract::{Request, State},
-    http::{HeaderName, HeaderValue, StatusCode, header},
+    http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header},
     middleware::Next,
     response::{IntoResponse, Response},
 };
@@ -16,29 +16,49 @@ use tracing_opentelemetry::OpenTelemetrySpanExt as _;
 use uuid::Uuid;
 
 use super::App;
-use crate::{Error, orchestrator::Reply};
+use crate::{Error, infrastructure::trace, orchestrator::Reply};
 
 /// The trace that a request belongs to: that of the caller, if it came with one.
 #[derive(Clone, Debug)]
 pub struct Trace {
     pub id: String,
     span: String,
+    flags: TraceFlags,
+    /// What the caller's tracing systems keep in it; passed on as it is.
+    state: TraceState,
 }
 
 impl Trace {
-    /// From a W3C `traceparent`, or a new one.
-    fn of(header: Option<&HeaderValue>) -> Self {
-        let given = header.and_then(|value| value.to_str().ok()).and_then(|text| {
-            let mut parts = text.split('-').skip(1);
-            let (id, span) = (parts.next()?, parts.next()?);
-            (is_hex(id, 32) && is_hex(span, 16)).then(|| Self {
-                id: id.to_owned(),
-                span: span.to_owned(),
+    /// From a W3C `traceparent` and `tracestate`, or a new one.
+    fn of(headers: &HeaderMap) -> Self {
+        let text = headers.get(trace::PARENT).and_then(|value| value.to_str().ok());
+        text.and_then(|text| Self::from_parent(text, headers))
+            .unwrap_or_else(|| Self {
+                id: Uuid::new_v4().simple().to_string(),
+                span: Uuid::new_v4().simple().to_string()[..16].to_owned(),
+                flags: TraceFlags::SAMPLED,
+                state: TraceState::NONE,
             })
-        });
-        given.unwrap_or_else(|| Self {
-            id: Uuid::new_v4().simple().to_string(),
-            span: Uuid::new_v4().simple().to_string()[..16].to_owned(),
+    }
+
+    fn from_parent(text: &str, headers: &HeaderMap) -> Option<Self> {
+        let parts: Vec<&str> = text.trim().split('-').collect();
+        // Versions to come may have more parts; `ff` is none.
+        let (id, span, flags) = match parts[..] {
+            ["00", id, span, flags] => (id, span, flags),
+            ["00" | "ff", ..] => return None,
+            [version, id, span, flags, ..] if is_hex(version, 2) => (id, span, flags),
+            _ => return None,
+        };
+        if !is_hex(id, 32) || !is_hex(span, 16) || !(is_hex(flags, 2) || flags == "00") {
+            return None;
+        }
+        let flags = TraceFlags::new(u8::from_str_radix(flags, 16).ok()?);
+        Some(Self {
+            id: id.to_owned(),
+            span: span.to_owned(),
+            flags: flags & TraceFlags::SAMPLED,
+            state: state(headers),
         })
     }
 
@@ -47,12 +67,31 @@ impl Trace {
         let span = SpanContext::new(
             TraceId::from_hex(&self.id).unwrap_or(TraceId::INVALID),
             SpanId::from_hex(&self.span).unwrap_or(SpanId::INVALID),
-            TraceFlags::SAMPLED,
+            self.flags,
             true,
-            TraceState::default(),
+            self.state.clone(),
         );
         opentelemetry::Context::new().with_remote_span_context(span)
     }
+}
+
+/// It may come in several headers, which are one list. One that is not as it should be is left out as a whole; the trace goes
+/// on without it.
+fn state(headers: &HeaderMap) -> TraceState {
+    let lines: Option<Vec<&str>> = headers
+        .get_all(trace::STATE)
+        .iter()
+        .map(|value| value.to_str().ok())
+        .collect();
+    let members = lines.unwrap_or_default().join(",");
+    let members: Vec<(&str, &str)> = members
+        .split(',')
+        .map(str::trim)
+        .filter(|member| !member.is_empty())
+        // A value with an equals sign is none: what has no value is refused like it.
+        .map(|member| member.split_once('=').unwrap_or((member, "=")))
+        .collect();
+    TraceState::from_key_value(members).unwrap_or_default()
 }
 
 /// Digits of this number that are not all zero.
@@ -64,8 +103,8 @@ fn is_hex(text: &str, digits: usize) -> bool {
         && text.bytes().any(|byte| byte != b'0')
 }
 
-pub async fn trace(mut request: Request, next: Next) -> Response {
-    let trace = Trace::of(request.headers().get("traceparent"));
+pub async fn traced(mut request: Request, next: Next) -> Response {
+    let trace = Trace::of(request.headers());
     let span = tracing::info_span!(
         "request",
         trace_id = trace.id,
@@ -126,7 +165,7 @@ pub async fn finish(State(app): State<App>, request: Request, next: Next) -> Res
         .extensions()
         .get::<Trace>()
         .cloned()
-        .unwrap_or_else(|| Trace::of(None));
+        .unwrap_or_else(|| Trace::of(&HeaderMap::new()));
     let mut response = next.run(request).await;
     if let Some(error) = response.extensions_mut().remove::<Arc<Error>>() {
         let headers = std::mem::take(response.headers_mut());
@@ -197,20 +236,61 @@ fn problem(app: &App, error: &Error, trace: &Trace) -> Response {
 mod tests {
     use super::*;
 
+    fn of(lines: &[(&'static str, &'static str)]) -> Trace {
+        let mut headers = HeaderMap::new();
+        for (name, value) in lines {
+            headers.append(*name, HeaderValue::from_static(value));
+        }
+        Trace::of(&headers)
+    }
+
     #[test]
     fn a_trace_is_taken_over_only_when_it_is_one() {
-        let of = |text: &'static str| Trace::of(Some(&HeaderValue::from_static(text))).id;
         let id = "4bf92f3577b34da6a3ce929d0e0e4736";
-        assert_eq!(of("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"), id);
+        for good in [
+            "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
+            "cc-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01-what-comes-later",
+        ] {
+            assert_eq!(of(&[("traceparent", good)]).id, id);
+        }
         for bad in [
             "00-00000000000000000000000000000000-00f067aa0ba902b7-01",
+            "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01-more",
+            "ff-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
+            "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-+1",
+            "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7",
             "x",
             "00-<script>-1-1",
             "",
         ] {
-            let made = of(bad);
-            assert_eq!(made.len(), 32, "{bad}");
-            assert_ne!(made, "0".repeat(32));
+            let made = of(&[("traceparent", bad), ("tracestate", "a=b")]);
+            assert_eq!(made.id.len(), 32, "{bad}");
+            assert!(made.id != id && made.id != "0".repeat(32), "{bad}");
+            assert_eq!(made.state.header(), "", "of another trace");
         }
+    }
+
+    #[test]
+    fn what_the_caller_decided_and_keeps_in_the_trace_is_kept() {
+        let parent = |text| ("traceparent", text);
+        let yes = parent("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01");
+        let no = parent("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00");
+        assert!(of(&[yes]).flags.is_sampled());
+        assert!(!of(&[no]).flags.is_sampled());
+        assert!(of(&[]).flags.is_sampled(), "ours to decide");
+        let kept = of(&[
+            yes,
+            ("tracestate", "rojo=00f067aa0ba902b7, congo=t61rcWkgMzE"),
+            ("tracestate", "x@y=1"),
+        ]);
+        assert_eq!(
+            kept.state.header(),
+            "rojo=00f067aa0ba902b7,congo=t61rcWkgMzE,x@y=1"
+        );
+        let broken = of(&[yes, ("tracestate", "NOT A KEY=1")]);
+        assert_eq!(
+            (broken.state.header().as_str(), broken.flags.is_sampled()),
+            ("", true)
+        );
     }
 }

@@ -65,7 +65,7 @@ pub fn router(app: App) -> Router {
         .fallback(guard::unknown)
         .method_not_allowed_fallback(guard::unknown)
         .layer(from_fn_with_state(app.clone(), answer::finish))
-        .layer(from_fn(answer::trace))
+        .layer(from_fn(answer::traced))
         .with_state(app)
 }
 

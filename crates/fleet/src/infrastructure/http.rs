@@ -102,10 +102,7 @@ pub async fn send(request: reqwest::RequestBuilder, url: &Url) -> Result<Respons
     if is_nobodys_url(url) {
         return Err(HttpError::NobodysAddress(host(url)));
     }
-    let request = match trace::parent() {
-        Some(parent) => request.header(trace::HEADER, parent),
-        None => request,
-    };
+    let request = request.headers(trace::headers());
     request.send().await.map_err(|error| reach(url, error))
 }
 

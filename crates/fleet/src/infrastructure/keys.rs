@@ -42,6 +42,14 @@ pub struct Sealed {
     pub key_id: String,
 }
 
+/// The key that wraps now, and what everything begins with that it has wrapped. A name alone does not tell a key of Vault:
+/// it is the same for all of its versions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Current {
+    pub id: String,
+    pub prefix: Vec<u8>,
+}
+
 /// Keys in memory: the first one wraps, all of them unwrap.
 #[derive(Clone)]
 pub struct LocalKeys(Vec<(String, [u8; KEY_LEN])>);
@@ -71,6 +79,11 @@ impl LocalKeys {
     /// A new key, as a file has it.
     pub fn generate() -> Result<String, KeyError> {
         Ok(STANDARD.encode(random()?))
+    }
+
+    /// The name of the one that wraps.
+    pub fn name(&self) -> &str {
+        &self.current().0
     }
 
     fn current(&self) -> &(String, [u8; KEY_LEN]) {
@@ -129,16 +142,21 @@ impl Keys {
         }
     }
 
-    /// The name of the key that wraps now. Vault keeps its versions to itself.
-    pub fn current_id(&self) -> String {
+    /// The key that wraps now. Vault is asked: it can have been rotated at any time.
+    pub async fn current(&self) -> Result<Current, KeyError> {
         match &*self.0 {
-            Source::Local(keys) => keys
-                .read()
-                .unwrap_or_else(PoisonError::into_inner)
-                .current()
-                .0
-                .clone(),
-            Source::Vault(vault) => vault.name(),
+            Source::Local(keys) => Ok(Current {
+                id: keys
+                    .read()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .name()
+                    .to_owned(),
+                prefix: Vec::new(),
+            }),
+            Source::Vault(vault) => Ok(Current {
+                id: vault.name(),
+                prefix: vault.version().await?.into_bytes(),
+            }),
         }
     }
 
@@ -281,7 +299,7 @@ mod tests {
         ring.replace(LocalKeys::parse(&format!("# new one first\n{new}\n{old}\n")).unwrap());
         assert_eq!(ring.open(place(1), &sealed).await.unwrap(), b"secret");
         let rewrapped = ring.rewrap(place(1), &sealed).await.unwrap();
-        assert_eq!(rewrapped.key_id, ring.current_id());
+        assert_eq!(rewrapped.key_id, ring.current().await.unwrap().id);
         assert_eq!(rewrapped.ciphertext, sealed.ciphertext);
         ring.replace(LocalKeys::parse(&new).unwrap());
         assert_eq!(ring.open(place(1), &rewrapped).await.unwrap(), b"secret");

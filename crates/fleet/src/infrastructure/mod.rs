@@ -9,6 +9,6 @@ pub mod passwords;
 pub mod private_postgres;
 pub mod store;
 pub mod tokens;
-mod trace;
+pub mod trace;
 pub mod vault;
 pub mod yaml;

@@ -1,28 +1,35 @@
 //! The trace goes on where we ask others: API servers and chart repositories are told which span they are asked from.
 
-use http::{HeaderValue, Request};
+use http::{HeaderMap, HeaderValue, Request};
 use opentelemetry::trace::TraceContextExt as _;
 use tracing_opentelemetry::OpenTelemetrySpanExt as _;
 
-pub const HEADER: &str = "traceparent";
+pub const PARENT: &str = "traceparent";
+pub const STATE: &str = "tracestate";
 
-/// A W3C `traceparent` of the span that we are in; nothing while spans are not sent anywhere.
-pub fn parent() -> Option<HeaderValue> {
+/// W3C trace context of the span that we are in, with what others keep in it; nothing while spans are not sent anywhere.
+pub fn headers() -> HeaderMap {
+    let mut headers = HeaderMap::new();
     let context = tracing::Span::current().context();
     let span = context.span().span_context().clone();
     if !span.is_valid() {
-        return None;
+        return headers;
     }
     let flags = span.trace_flags().to_u8();
-    let text = format!("00-{}-{}-{flags:02x}", span.trace_id(), span.span_id());
-    HeaderValue::from_str(&text).ok()
+    let parent = format!("00-{}-{}-{flags:02x}", span.trace_id(), span.span_id());
+    for (name, text) in [(PARENT, parent), (STATE, span.trace_state().header())] {
+        if let Ok(value) = HeaderValue::from_str(&text)
+            && !text.is_empty()
+        {
+            headers.insert(name, value);
+        }
+    }
+    headers
 }
 
 /// Puts it on a request.
 pub fn put_on<B>(mut request: Request<B>) -> Request<B> {
-    if let Some(parent) = parent() {
-        request.headers_mut().insert(HEADER, parent);
-    }
+    request.headers_mut().extend(headers());
     request
 }
 
@@ -42,7 +49,7 @@ mod tests {
             SpanId::from_hex("00f067aa0ba902b7").unwrap(),
             TraceFlags::SAMPLED,
             true,
-            TraceState::default(),
+            TraceState::from_key_value([("rojo", "1"), ("congo", "2")]).unwrap(),
         );
         let provider = SdkTracerProvider::builder().build();
         let layer = tracing_opentelemetry::layer().with_tracer(provider.tracer("test"));
@@ -50,12 +57,14 @@ mod tests {
             let span = tracing::info_span!("request");
             let _ = span.set_parent(opentelemetry::Context::new().with_remote_span_context(remote));
             let asked = span.in_scope(|| put_on(Request::new(())));
-            let parent = asked.headers()[HEADER].to_str().unwrap();
+            let parent = asked.headers()[PARENT].to_str().unwrap();
             assert!(parent.starts_with(&format!("00-{id}-")), "{parent}");
             assert!(
                 !parent.contains("00f067aa0ba902b7"),
                 "the span is our own: {parent}"
             );
+            assert!(parent.ends_with("-01"), "{parent}");
+            assert_eq!(asked.headers()[STATE], "rojo=1,congo=2");
         });
         assert!(
             put_on(Request::new(())).headers().is_empty(),

@@ -7,12 +7,13 @@ use gantry_fleet_domain::{
     fields::Complaints,
     version::OperatorVersion,
 };
+use jiff::civil::Date;
 use serde_json::{Value, json};
 
 use super::{
     Ask, Begun, Fleet, Record, Reply, Work,
-    schemas::{MAX_CHANGES, compared, put},
-    sets, waivers,
+    schemas::{Known, MAX_CHANGES, compared, put},
+    sets, usage, waivers,
 };
 use crate::{
     Error,
@@ -42,7 +43,8 @@ pub async fn get(fleet: &Fleet, name: &str) -> Result<(api::CrdWithHistory, i64)
         .await?
         .ok_or_else(|| missing(name))?;
     let revision = row.revision;
-    Ok((with_history(&mut connection, row).await?, revision))
+    let today = waivers::today(fleet);
+    Ok((with_history(&mut connection, row, today).await?, revision))
 }
 
 pub async fn register(fleet: &Fleet, ask: &Ask, body: api::RegisterCrd) -> Result<Reply, Error> {
@@ -214,10 +216,12 @@ pub async fn diff(
     };
     let older = store::definition(&mut connection, row.id, &from.operator_version).await?;
     let newer = store::definition(&mut connection, row.id, &to.operator_version).await?;
+    let clusters = store::on_clusters(&mut connection, row.id, name).await?;
     drop(connection);
-    let mut report = compared(older, newer, None).await?;
+    let mut report = compared(older, newer, usage::known(&clusters)).await?.report;
     report.waive(&waived, waivers::today(fleet));
     Ok(api::CrdDiff {
+        clusters: clusters.into_iter().map(usage::on_cluster).collect(),
         crd_name: name.to_owned(),
         from: from.operator_version.clone(),
         to: to.operator_version.clone(),
@@ -254,22 +258,40 @@ pub async fn validate(
         .ok_or_else(|| missing(name))?;
     let history = store::history(&mut connection, row.id).await?;
     let waived = waivers::of(&mut connection, row.id).await?;
-    let old = match &body.from_operator_version {
+    let from = match &body.from_operator_version {
         Some(version) => find(&history, version)?,
         None => history.first().ok_or_else(|| missing(name))?,
     };
-    let old = store::definition(&mut connection, row.id, &old.operator_version).await?;
+    let old = store::definition(&mut connection, row.id, &from.operator_version).await?;
+    let clusters = store::on_clusters(&mut connection, row.id, name).await?;
+    let environments = usage::environments(&mut connection).await?;
     drop(connection);
     let proposal = read_text("newSchemaDefinition", &body.new_schema_definition)?;
     let new = proposed(&old, &proposal).map_err(|why| Error::invalid("newSchemaDefinition", why))?;
-    let mut report = compared(old, new, server).await?;
-    report.waive(&waived, waivers::today(fleet));
+    let mut known = usage::known(&clusters);
+    known.server = server.or(known.server);
+    let today = waivers::today(fleet);
+    // Whether it needs an approval is found out as when it is registered, which does not depend on clusters.
+    let mut alone = compared(old.clone(), new.clone(), Known::default()).await?;
+    alone.report.waive(&waived, today);
+    let mut report = compared(old, new, known).await?.report;
+    report.waive(&waived, today);
     fleet.metrics.crds_validated.inc();
+    let mut steps = usage::steps(&history, &waived, today);
+    steps.retain(|step| step.position <= from.position);
+    let version = body.new_operator_version.as_deref();
+    let wanted = usage::proposed(&alone, version);
+    let requires_approval = wanted.approval == Approval::Pending;
+    steps.push(wanted);
+    let usage = usage::of(&row, &environments, &steps, &clusters);
+    let usage = usage.into_iter().next_back().unwrap_or_default();
     let breaking = changes(Change::breaking(&report));
     Ok(api::CrdValidation {
         crd_name: name.to_owned(),
-        is_compatible: breaking.is_empty(),
-        requires_approval: !breaking.is_empty(),
+        is_compatible: breaking.is_empty() && !usage.iter().any(usage::loses_objects),
+        requires_approval,
+        usage,
+        clusters: clusters.into_iter().map(usage::on_cluster).collect(),
         breaking_changes: breaking,
         non_breaking_changes: changes(Change::harmless(&report)),
         validated_at: fleet.now(),
@@ -348,7 +370,12 @@ async fn finish(
 ) -> Result<Reply, Error> {
     let row = store::get(work.db(), name).await?.ok_or_else(|| missing(name))?;
     let (id, revision) = (row.id.to_string(), row.revision);
-    let reply = Reply::json(status, &with_history(work.db(), row).await?, Some(revision))?;
+    let today = waivers::day(work.now);
+    let reply = Reply::json(
+        status,
+        &with_history(work.db(), row, today).await?,
+        Some(revision),
+    )?;
     work.record(Record {
         action,
         outcome: "Succeeded",
@@ -409,14 +436,19 @@ fn wire(row: CrdRow) -> api::Crd {
 async fn with_history(
     connection: &mut sqlx::PgConnection,
     row: CrdRow,
+    today: Date,
 ) -> Result<api::CrdWithHistory, Error> {
     let history = store::history(&mut *connection, row.id).await?;
     let clusters = store::on_clusters(&mut *connection, row.id, &row.name).await?;
+    let waived = waivers::of(&mut *connection, row.id).await?;
+    let environments = usage::environments(&mut *connection).await?;
     let newest = match history.first() {
         Some(schema) => store::definition(&mut *connection, row.id, &schema.operator_version).await?,
         None => Value::Null,
     };
-    let schema = |schema: SchemaRow| -> api::CrdSchema {
+    let steps = usage::steps(&history, &waived, today);
+    let usage = usage::of(&row, &environments, &steps, &clusters);
+    let schema = |(schema, usage): (SchemaRow, Vec<api::SchemaUse>)| -> api::CrdSchema {
         let stored: Vec<Change> = serde_json::from_value(schema.changes).unwrap_or_default();
         api::CrdSchema {
             operator_version: schema.operator_version,
@@ -427,23 +459,14 @@ async fn with_history(
             approved_at: schema.approved_at.map(Into::into),
             approval_notes: schema.approval_notes,
             changes: changes(stored),
+            usage,
             created_at: schema.created_at.into(),
         }
     };
     Ok(api::CrdWithHistory {
         crd: wire(row),
         schema_definition: newest,
-        schema_history: history.into_iter().map(schema).collect(),
-        clusters: clusters
-            .into_iter()
-            .map(|on| api::CrdOnCluster {
-                cluster_name: on.cluster_name,
-                environment: on.environment,
-                stored_versions: on.stored_versions,
-                operator_version: on.operator_version,
-                digest: on.digest,
-                seen_at: on.seen_at.into(),
-            })
-            .collect(),
+        schema_history: history.into_iter().zip(usage).map(schema).collect(),
+        clusters: clusters.into_iter().map(usage::on_cluster).collect(),
     })
 }

@@ -14,6 +14,7 @@ pub mod retention;
 pub mod schemas;
 mod sets;
 pub mod tasks;
+mod usage;
 pub mod waivers;
 mod work;
 

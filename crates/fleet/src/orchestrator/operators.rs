@@ -151,7 +151,7 @@ pub async fn register(fleet: &Fleet, ask: &Ask, body: api::RegisterOperator) -> 
             error.into()
         }
     })?;
-    store::set_versions(work.db(), row.id, &found).await?;
+    store::set_versions(work.db(), row.id, &found, is_registry(&row)).await?;
     store::seal(work.db(), row.id, sealed.as_ref()).await?;
     let details = json!({"name": row.name, "chart": row.chart_name, "repository": row.chart_repository});
     finish(work, row, "operator.registered", details, 201).await
@@ -320,10 +320,14 @@ async fn row(fleet: &Fleet, name: &str) -> Result<(OperatorRow, i64), Error> {
     Ok((row, revision))
 }
 
+fn is_registry(row: &OperatorRow) -> bool {
+    matches!(repository(&row.chart_repository), Ok(Repository::Oci(_)))
+}
+
 /// Writes what a repository has. The operator changes only if its latest version does.
 async fn take_versions(work: &mut Work<'_>, name: &str, found: &[VersionRow]) -> Result<OperatorRow, Error> {
     let mut row = store::lock(work.db(), name).await?.ok_or_else(|| missing(name))?;
-    store::set_versions(work.db(), row.id, found).await?;
+    store::set_versions(work.db(), row.id, found, is_registry(&row)).await?;
     super::sets::settle(work, &row).await?;
     let latest = latest_of(found);
     if latest != row.latest_version {
@@ -379,7 +383,18 @@ pub async fn visit(fleet: &Fleet, row: &OperatorRow) -> Result<SignedDuration, E
     if let Some(error) = away {
         return Err(error);
     }
-    let more = !store::undiscovered(&fleet.pool, row.id, 1).await?.is_empty();
+    let mut more = !store::undiscovered(&fleet.pool, row.id, 1).await?.is_empty();
+    if !more && is_registry(row) {
+        // Asked for each tag, so once, when everything else is done.
+        let tags: Vec<&str> = found.iter().map(|version| version.location.as_str()).collect();
+        let digests = fleet
+            .charts
+            .digests(&repository, &row.chart_name, &tags, credentials.as_ref())
+            .await
+            .map_err(|error| refuse(&error))?;
+        let versions: Vec<&str> = found.iter().map(|version| version.version.as_str()).collect();
+        more = store::republished(&fleet.pool, row.id, &versions, &digests).await?;
+    }
     Ok(if more {
         SignedDuration::from_secs(1)
     } else {

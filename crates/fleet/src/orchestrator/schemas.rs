@@ -89,10 +89,17 @@ async fn keep(
     version: &VersionRow,
     found: Result<Definitions, String>,
 ) -> Result<(), Error> {
-    let (discovery, mut notes, mut definitions) = match found {
-        Ok(found) => ("Discovered", found.notes, found.definitions),
-        Err(why) => ("Failed", vec![why], Vec::new()),
+    let (discovery, found) = match found {
+        Ok(found) => ("Discovered", found),
+        Err(why) => (
+            "Failed",
+            Definitions {
+                notes: vec![why],
+                ..Definitions::default()
+            },
+        ),
     };
+    let (mut notes, mut definitions) = (found.notes, found.definitions);
     // In one order for everybody: two operators that bring the same ones must not wait for each other.
     definitions.sort_by(|one, other| name_of(one).cmp(name_of(other)));
     let brings: Vec<String> = definitions
@@ -135,6 +142,7 @@ async fn keep(
         discovery,
         message.as_deref(),
         brings,
+        found.digest.as_deref(),
     )
     .await?;
     if !written {
@@ -272,10 +280,10 @@ pub(super) async fn put(
     let row = SchemaRow {
         operator_version: operator_version.to_owned(),
         position: before.map_or(0, |schema| schema.position + 1),
+        api_versions: api_versions(&crd),
         api_group: crd.group,
         kind: crd.kind,
         scope: crd.scope,
-        api_versions: crd.versions.iter().map(|version| version.name.clone()).collect(),
         digest,
         changes,
         approval: approval.name().to_owned(),
@@ -326,34 +334,57 @@ async fn judged(before: Option<Value>, after: Value) -> Result<(Value, Approval)
     let Some(before) = before else {
         return Ok((json!([]), Approval::NotRequired));
     };
-    let report = compared(before, after, None).await?;
+    // Without a look at clusters: the answer is kept, and they change.
+    let report = compared(before, after, Known::default()).await?.report;
     let mut all = Change::breaking(&report);
     all.extend(Change::harmless(&report));
     all.truncate(MAX_CHANGES);
     Ok((json!(all), Approval::of(&report)))
 }
 
+/// What is known of the clusters that a comparison is for.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Known {
+    pub server: Option<ServerVersion>,
+    /// The versions that objects are stored in.
+    pub stored: Option<BTreeSet<String>>,
+}
+
+pub(super) struct Compared {
+    pub report: Report,
+    /// Those of the new definition.
+    pub api_versions: Vec<String>,
+}
+
 /// A comparison takes up to a tenth of a second: away from those who answer requests.
-pub(super) async fn compared(old: Value, new: Value, server: Option<ServerVersion>) -> Result<Report, Error> {
-    let compare = move || -> Result<Report, Error> {
+pub(super) async fn compared(old: Value, new: Value, known: Known) -> Result<Compared, Error> {
+    let compare = move || -> Result<Compared, Error> {
         let parse = |document: &Value| {
             Crd::parse(document).map_err(|error| Error::invalid("schemaDefinition", error.to_string()))
         };
-        let (old, new) = (parse(&old)?, parse(&new)?);
+        let (mut old, new) = (parse(&old)?, parse(&new)?);
+        old.stored_versions = known.stored;
+        let api_versions = api_versions(&new);
         if old.name == new.name {
-            return Ok(assess(&old, &new, server));
+            let report = assess(&old, &new, known.server);
+            return Ok(Compared { report, api_versions });
         }
         let options = Options {
             forward: true,
             backward: true,
-            server,
+            server: known.server,
             ..Options::default()
         };
-        Ok(compare(&[old], &[new], &options))
+        let report = compare(&[old], &[new], &options);
+        Ok(Compared { report, api_versions })
     };
     tokio::task::spawn_blocking(compare)
         .await
         .map_err(|error| Error::internal("failed to compare definitions", error))?
+}
+
+fn api_versions(crd: &Crd) -> Vec<String> {
+    crd.versions.iter().map(|version| version.name.clone()).collect()
 }
 
 /// What a server added is not part of the definition.

@@ -192,7 +192,11 @@ impl Shared {
 
 /// Brings everything under the key that wraps now.
 async fn rewrap(fleet: &Fleet) -> Result<(), Error> {
-    let current = fleet.keys.current_id();
+    let current = fleet
+        .keys
+        .current()
+        .await
+        .map_err(|error| Error::internal("failed to find out which key wraps now", error))?;
     let mut failure = None;
     for (id, sealed) in cluster_store::wrapped_by_others(&fleet.pool, &current, MOST_REWRAPPED).await? {
         let rewrapped = match fleet.keys.rewrap(clusters::place(id), &sealed).await {
@@ -204,7 +208,7 @@ async fn rewrap(fleet: &Fleet) -> Result<(), Error> {
             }
         };
         if cluster_store::rewrap(&fleet.pool, id, &sealed, &rewrapped).await? {
-            tracing::info!(cluster = %id, key = current, "credentials are under the new key");
+            tracing::info!(cluster = %id, key = current.id, "credentials are under the new key");
         }
     }
     for (id, sealed) in operator_store::wrapped_by_others(&fleet.pool, &current, MOST_REWRAPPED).await? {
@@ -216,7 +220,7 @@ async fn rewrap(fleet: &Fleet) -> Result<(), Error> {
             }
         };
         if operator_store::rewrap(&fleet.pool, id, &sealed, &rewrapped).await? {
-            tracing::info!(operator = %id, key = current, "credentials are under the new key");
+            tracing::info!(operator = %id, key = current.id, "credentials are under the new key");
         }
     }
     match failure {
@@ -262,11 +266,9 @@ async fn watch_keys(fleet: &Fleet, path: PathBuf) {
         }
         match LocalKeys::parse(&text) {
             Ok(keys) => {
+                let current = keys.name().to_owned();
                 fleet.keys.replace(keys);
-                tracing::info!(
-                    current = fleet.keys.current_id(),
-                    "the key file changed; its keys are in use"
-                );
+                tracing::info!(current, "the key file changed; its keys are in use");
             }
             Err(error) => {
                 tracing::error!(%error, path = %path.display(), "the key file changed and is not usable; the keys from before stay");

@@ -3,7 +3,7 @@
 
 use gantry_fleet_api as api;
 use gantry_fleet_domain::{crd_diff::Waiver, fields::Complaints};
-use jiff::{ToSpan as _, civil::Date, tz::TimeZone};
+use jiff::{Timestamp, ToSpan as _, civil::Date, tz::TimeZone};
 use serde_json::json;
 use sqlx::PgConnection;
 use uuid::Uuid;
@@ -22,7 +22,11 @@ use crate::{
 
 /// Waivers hold until the end of a day, by the clock of Greenwich.
 pub fn today(fleet: &Fleet) -> Date {
-    fleet.now().to_zoned(TimeZone::UTC).date()
+    day(fleet.now())
+}
+
+pub fn day(now: Timestamp) -> Date {
+    now.to_zoned(TimeZone::UTC).date()
 }
 
 /// Those of one definition, as a comparison takes them.

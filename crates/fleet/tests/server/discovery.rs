@@ -1,8 +1,9 @@
 //! What is found in charts: again where it failed, and where a chart or what it is rendered with has changed.
 
-use std::os::unix::fs::PermissionsExt as _;
+use std::{os::unix::fs::PermissionsExt as _, sync::atomic::Ordering};
 
 use jiff::SignedDuration;
+use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::support::{Asker, Running, charts::Repository, definition, until};
@@ -99,6 +100,54 @@ async fn a_chart_that_is_published_anew_is_read_anew() {
         version["crdNames"],
         json!(["gadgets.example.com", "widgets.example.com"])
     );
+    running.server.stop().await;
+}
+
+#[rstest]
+#[case::told(true)]
+#[case::not_told(false)]
+#[tokio::test]
+async fn a_tag_of_a_registry_that_is_published_anew_is_read_anew(#[case] tells_digests: bool) {
+    let running = Running::with(|settings| settings.refresh_interval = SignedDuration::from_secs(2)).await;
+    let (admin, repository) = (&running.admin, Repository::start().await);
+    repository.tells_digests.store(tells_digests, Ordering::SeqCst);
+    repository.push("widget", "1.0.0", &[crd("widgets.example.com", json!({}))]);
+    let mut body = registration(&repository);
+    body["chartRepository"] = json!(repository.oci_url());
+    admin.post("/operators", &body).await.expect(201);
+    let first = version_is(admin, "Discovered", "").await;
+    let digest = first["digest"].as_str().unwrap().to_owned();
+    assert!(digest.starts_with("sha256:"), "what was read: {digest}");
+    // At rest nothing is read again.
+    let entries = async || {
+        let audit = admin.get("/audit?action=operator.definitions-discovered").await;
+        audit.expect(200).body["total"].as_u64().unwrap()
+    };
+    let asked = repository.manifests.load(Ordering::SeqCst);
+    tokio::time::sleep(std::time::Duration::from_secs(5)).await;
+    assert_eq!(entries().await, 1);
+    if tells_digests {
+        assert_eq!(
+            repository.manifests.load(Ordering::SeqCst),
+            asked,
+            "none is downloaded"
+        );
+    }
+    let text = json!({"a": {"type": "string"}});
+    let gadgets = definition("gadgets.example.com", json!({})).to_string();
+    let files = [crd("widgets.example.com", text), ("crds/more.json", gadgets)];
+    repository.push("widget", "1.0.0", &files);
+    let version = version_is(
+        admin,
+        "Discovered",
+        "widgets.example.com is known with another schema",
+    )
+    .await;
+    assert_eq!(
+        version["crdNames"],
+        json!(["gadgets.example.com", "widgets.example.com"])
+    );
+    assert_ne!(version["digest"], digest.as_str());
     running.server.stop().await;
 }
 

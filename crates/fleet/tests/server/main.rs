@@ -23,4 +23,5 @@ mod requests;
 mod retention;
 mod support;
 mod tls;
+mod usage;
 mod vault;

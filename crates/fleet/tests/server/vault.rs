@@ -2,10 +2,10 @@
 
 use std::sync::{
     Arc, Mutex,
-    atomic::{AtomicBool, Ordering},
+    atomic::{AtomicBool, AtomicUsize, Ordering},
 };
 
-use super::support::{Running, kube::StandIn, pool};
+use super::support::{Running, charts::Repository, kube::StandIn, pool, until};
 use axum::{
     Json, Router,
     extract::{Path, State},
@@ -17,12 +17,34 @@ use gantry_fleet::infrastructure::{
     keys::Keys,
     vault::{Vault, VaultToken},
 };
+use gantry_fleet_domain::access::Role;
 use serde_json::{Value, json};
 
 #[derive(Clone, Default)]
 struct Transit {
     sealed: Arc<AtomicBool>,
     kept: Arc<Mutex<Vec<(String, String)>>>,
+    /// How often the key was rotated.
+    rotations: Arc<AtomicUsize>,
+    /// Ciphertexts of versions below it are not opened any more.
+    min_decryption_version: Arc<AtomicUsize>,
+}
+
+impl Transit {
+    /// A Vault with it, and the file that has the token for it.
+    async fn start(&self, folder: &std::path::Path) -> (Vault, std::path::PathBuf) {
+        let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+        let router = Router::new()
+            .route("/v1/transit/{verb}/{key}", post(transit))
+            .with_state(self.clone());
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = format!("http://{}", listener.local_addr().unwrap());
+        tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
+        let file = folder.join("token");
+        std::fs::write(&file, "vault-token\n").unwrap();
+        let vault = Vault::new(&address, "transit", "fleet", VaultToken::File(file.clone())).unwrap();
+        (vault, file)
+    }
 }
 
 /// Keeps what it is given and hands out a number for it, bound to the context.
@@ -45,15 +67,21 @@ async fn transit(
     match verb.as_str() {
         "encrypt" => {
             kept.push((text("plaintext"), text("associated_data")));
+            let version = 1 + transit.rotations.load(Ordering::SeqCst);
             Ok(Json(
-                json!({"data": {"ciphertext": format!("vault:v1:{}", kept.len() - 1)}}),
+                json!({"data": {"ciphertext": format!("vault:v{version}:{}", kept.len() - 1)}}),
             ))
         }
         "decrypt" => {
-            let number: usize = text("ciphertext")
-                .trim_start_matches("vault:v1:")
-                .parse()
-                .map_err(|_| StatusCode::BAD_REQUEST)?;
+            let ciphertext = text("ciphertext");
+            let (version, number): (usize, usize) = ciphertext
+                .strip_prefix("vault:v")
+                .and_then(|rest| rest.split_once(':'))
+                .and_then(|(version, number)| Some((version.parse().ok()?, number.parse().ok()?)))
+                .ok_or(StatusCode::BAD_REQUEST)?;
+            if version < transit.min_decryption_version.load(Ordering::SeqCst) {
+                return Err(StatusCode::BAD_REQUEST);
+            }
             let (plain, context) = kept.get(number).ok_or(StatusCode::BAD_REQUEST)?;
             if *context != text("associated_data") {
                 return Err(StatusCode::BAD_REQUEST);
@@ -66,18 +94,9 @@ async fn transit(
 
 #[tokio::test]
 async fn vault_seals_what_clusters_are_reached_with() {
-    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
     let engine = Transit::default();
-    let router = Router::new()
-        .route("/v1/transit/{verb}/{key}", post(transit))
-        .with_state(engine.clone());
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = format!("http://{}", listener.local_addr().unwrap());
-    tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
     let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("token");
-    std::fs::write(&file, "vault-token\n").unwrap();
-    let vault = Vault::new(&address, "transit", "fleet", VaultToken::File(file.clone())).unwrap();
+    let (vault, file) = engine.start(folder.path()).await;
     let running = Running::with(|settings| {
         settings.keys = Keys::vault(vault);
         settings.health_interval = jiff::SignedDuration::from_secs(1);
@@ -97,14 +116,14 @@ async fn vault_seals_what_clusters_are_reached_with() {
         (key.as_str(), wrapped.starts_with(b"vault:v1:")),
         ("vault:transit/fleet", true)
     );
-    let context = STANDARD.decode(&engine.kept.lock().unwrap()[0].1).unwrap();
-    assert!(
-        String::from_utf8_lossy(&context).contains("kubeconfig"),
-        "bound to its row"
-    );
+    let is_bound = |(_, context): &(String, String)| {
+        let context = STANDARD.decode(context).unwrap();
+        String::from_utf8_lossy(&context).contains("kubeconfig")
+    };
+    assert!(engine.kept.lock().unwrap().iter().any(is_bound), "to its row");
     let checked = async || running.admin.get("/clusters/c").await.body["lastHealthCheckAt"].clone();
     let last = checked().await;
-    super::support::until("it is looked at", async || {
+    until("it is looked at", async || {
         (checked().await != last).then_some(())
     })
     .await;
@@ -133,4 +152,79 @@ async fn vault_seals_what_clusters_are_reached_with() {
         .await
         .expect(201);
     running.server.stop().await;
+}
+
+#[tokio::test]
+async fn what_an_older_version_of_the_key_wrapped_is_rewrapped_after_a_rotation() {
+    let engine = Transit::default();
+    let folder = tempfile::tempdir().unwrap();
+    let (vault, _) = engine.start(folder.path()).await;
+    let running = Running::with(|settings| {
+        settings.keys = Keys::vault(vault);
+        settings.health_interval = jiff::SignedDuration::from_secs(1);
+    })
+    .await;
+    let (cluster, repository) = (StandIn::start().await, Repository::start().await);
+    repository.chart("widget", "1.0.0", &[]);
+    repository.lock("robot", "password");
+    let operator = json!({
+        "name": "widget", "namespace": "w", "chartRepository": repository.url, "chartName": "widget",
+        "chartRepositoryCredentials": {"username": "robot", "password": "password"},
+    });
+    let admin = &running.admin;
+    admin.post("/operators", &operator).await.expect(201);
+    admin
+        .post("/clusters", &cluster.registration("c", "t"))
+        .await
+        .expect(201);
+    let pool = pool(&running.database_url).await;
+    let wrapped = async || -> Vec<String> {
+        let keys: Vec<Vec<u8>> = sqlx::query_scalar(
+            "select wrapped_key from clusters union all select wrapped_key from operators order by 1",
+        )
+        .fetch_all(&pool)
+        .await
+        .unwrap();
+        keys.into_iter()
+            .map(|key| String::from_utf8(key).unwrap())
+            .collect()
+    };
+    let all_of = async |version: &str| {
+        let wrapped = wrapped().await;
+        wrapped.len() == 2 && wrapped.iter().all(|key| key.starts_with(version))
+    };
+    assert!(all_of("vault:v1:").await);
+    engine.rotations.store(1, Ordering::SeqCst);
+    until("both are under the new version", async || {
+        all_of("vault:v2:").await.then_some(())
+    })
+    .await;
+    // The old one may go now, and everything still opens.
+    engine.min_decryption_version.store(2, Ordering::SeqCst);
+    running.server.stop().await;
+    let mut settings = super::support::settings(&running.database_url, folder.path());
+    let (vault, _) = engine.start(folder.path()).await;
+    settings.keys = Keys::vault(vault);
+    settings.health_interval = jiff::SignedDuration::from_secs(1);
+    let again = gantry_fleet::Server::start(settings).await.unwrap();
+    let admin = super::support::Asker::new(&again, Some(super::support::token("admin", Role::Admin)));
+    admin
+        .ask("post", "/operators/widget/refresh", None, &[])
+        .await
+        .expect(200);
+    let asked = cluster.asked();
+    until("the cluster is looked at by a new process", async || {
+        (cluster.asked() > asked).then_some(())
+    })
+    .await;
+    assert_eq!(admin.get("/clusters/c").await.body["healthStatus"], "Healthy");
+    // At rest nothing is written: what is under the newest version stays as it is.
+    let before = wrapped().await;
+    let calls = engine.kept.lock().unwrap().len();
+    until("the task ran again", async || {
+        (engine.kept.lock().unwrap().len() > calls).then_some(())
+    })
+    .await;
+    assert_eq!(wrapped().await, before);
+    again.stop().await;
 }

@@ -84,6 +84,10 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 {{- end }}
 {{- end }}
 
+{{- define "gantry.fleet.image" -}}
+{{- .Values.fleet.image | default (include "gantry.image" .) }}
+{{- end }}
+
 {{- /* What the "restricted" pod security standard asks for. */ -}}
 {{- define "gantry.podSecurityContext" -}}
 runAsNonRoot: true

@@ -208,3 +208,195 @@ async fn a_registry_that_is_locked_is_asked_with_credentials() -> anyhow::Result
     assert_eq!(fleet.post("/operators", &body).await?["latestVersion"], "1.0.0");
     fleet.stop().await
 }
+
+/// Files of a folder over HTTP, as any web server gives them out; ended when dropped.
+struct Web {
+    child: Child,
+    address: String,
+}
+
+impl Web {
+    fn start(folder: &Path) -> anyhow::Result<Self> {
+        let port = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+        let child = Command::new("python3")
+            .args(["-m", "http.server", "--bind", "127.0.0.1", &port.to_string()])
+            .current_dir(folder)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()?;
+        let address = format!("127.0.0.1:{port}");
+        Ok(Self { child, address })
+    }
+}
+
+impl Drop for Web {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// What was made of one version: whether it was found, and what is said about it.
+struct Version<'a> {
+    number: &'a str,
+    /// Before the definition of the good chart.
+    template: &'a str,
+    found: &'a str,
+    said: &'a str,
+}
+
+const VERSIONS: &[Version] = &[
+    Version {
+        number: "1.0.0",
+        template: "",
+        found: "Discovered",
+        said: "",
+    },
+    // Eight billion letters at once.
+    Version {
+        number: "1.0.1",
+        template: "{{ $x := repeat 8000000000 \"x\" }}",
+        found: "Failed",
+        said: "memory",
+    },
+    Version {
+        number: "1.0.2",
+        template: "{{ range until 90000 }}{{ range until 90000 }}{{ end }}{{ end }}",
+        found: "Failed",
+        said: "too long",
+    },
+    Version {
+        number: "1.0.3",
+        template: "{{ range until 700000 }}# {{ repeat 60 \"x\" }}\n{{ end }}",
+        found: "Failed",
+        said: "than a chart should",
+    },
+    Version {
+        number: "1.0.4",
+        template: "{{ define \"again\" }}{{ include \"again\" . }}{{ end }}{{ include \"again\" . }}",
+        found: "Failed",
+        said: "nested reference",
+    },
+    // What is not in the chart is not there for it.
+    Version {
+        number: "1.0.5",
+        template: "# {{ .Files.Get \"/etc/passwd\" }}{{ .Files.Get \"../values.json\" }}{{ lookup \"v1\" \"Secret\" \"\" \"\" }}\n\
+                   {{ if getHostByName \"localhost\" }}{{ fail \"it may ask for names\" }}{{ end }}\n",
+        found: "Discovered",
+        said: "",
+    },
+    Version {
+        number: "1.0.6",
+        template: "{{ env \"HOME\" }}",
+        found: "Failed",
+        said: "function \"env\" not defined",
+    },
+    Version {
+        number: "1.0.7",
+        template: "{{ if }}",
+        found: "Failed",
+        said: "missing value for if",
+    },
+    // These three are spoilt after they were packed.
+    Version {
+        number: "1.0.8",
+        template: "",
+        found: "Failed",
+        said: "digest differs",
+    },
+    Version {
+        number: "1.0.9",
+        template: "",
+        found: "Failed",
+        said: "404",
+    },
+    Version {
+        number: "1.0.10",
+        template: "",
+        found: "Failed",
+        said: "links",
+    },
+];
+
+/// An index as Helm writes it, with versions that are good, broken and meant to do harm.
+async fn survived_with(helm: &str) -> anyhow::Result<()> {
+    let (helm, folder) = (program(helm)?, tempfile::tempdir()?);
+    let (work, repository) = (folder.path().join("work"), folder.path().join("repository"));
+    std::fs::create_dir_all(&repository)?;
+    let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
+    listener.set_nonblocking(true)?;
+    for version in VERSIONS {
+        chart(&work, version.number, &["a"])?;
+        let chart = work.join("gizmo");
+        std::fs::write(
+            chart.join("templates/crd.yaml"),
+            format!("{}{DEFINITION}", version.template),
+        )?;
+        // A schema that leads elsewhere, and to a file without an end.
+        let elsewhere = format!("http://{}/schema.json", listener.local_addr()?);
+        let schema =
+            json!({"properties": {"group": {"$ref": elsewhere}, "fields": {"$ref": "file:///dev/zero"}}});
+        std::fs::write(chart.join("values.schema.json"), schema.to_string())?;
+        let archive = repository.join(format!("gizmo-{}.tgz", version.number));
+        if version.number == "1.0.10" {
+            std::os::unix::fs::symlink("/etc/passwd", chart.join("templates/people.yaml"))?;
+        }
+        // Not by Helm, which would look into the schema.
+        run(
+            Path::new("tar"),
+            &["czf", archive.to_str().context("path")?, "gizmo"],
+            &work,
+        )?;
+    }
+    run(&helm, &["repo", "index", "."], &repository)?;
+    let spoilt = repository.join("gizmo-1.0.8.tgz");
+    let bytes = std::fs::read(&spoilt)?;
+    std::fs::write(&spoilt, &bytes[..bytes.len() / 2])?;
+    std::fs::remove_file(repository.join("gizmo-1.0.9.tgz"))?;
+    let web = Web::start(&repository)?;
+    eventually(async || Ok(std::net::TcpStream::connect(&web.address).map(drop)?)).await?;
+
+    let fleet = Fleet::start(&["--helm", helm.to_str().context("path")?]).await?;
+    let body = json!({
+        "name": "gizmo", "namespace": "gizmo", "chartRepository": format!("http://{}", web.address), "chartName": "gizmo",
+        "defaultValues": {"crds": {"enabled": true}},
+    });
+    let begin = std::time::Instant::now();
+    fleet.post("/operators", &body).await?;
+    let versions = loop {
+        let versions = fleet.get("/operators/gizmo/versions").await?["versions"].clone();
+        let rows = versions.as_array().context("versions")?;
+        if rows.iter().all(|row| row["crdDiscovery"] != "Pending") {
+            break versions;
+        }
+        anyhow::ensure!(begin.elapsed().as_secs() < 150, "still reading: {versions}");
+        // Others are served while charts are read.
+        let asked = std::time::Instant::now();
+        fleet.get("/operators").await?;
+        anyhow::ensure!(asked.elapsed().as_secs() < 5, "{:?} for a list", asked.elapsed());
+        tokio::time::sleep(std::time::Duration::from_millis(250)).await;
+    };
+    for expected in VERSIONS {
+        let row = versions
+            .as_array()
+            .and_then(|rows| rows.iter().find(|row| row["version"] == expected.number))
+            .with_context(|| format!("no {}: {versions}", expected.number))?;
+        assert_eq!(row["crdDiscovery"], expected.found, "{row}");
+        let said = row["crdDiscoveryMessage"].as_str().unwrap_or_default();
+        assert!(said.contains(expected.said), "{row}");
+    }
+    assert!(listener.accept().is_err(), "a schema of values was followed");
+    let crd = fleet.get("/crds/gizmos.e2e.gantry.dev").await?;
+    assert!(!crd.to_string().contains("root:"), "{crd}");
+    fleet.stop().await
+}
+
+#[tokio::test]
+async fn charts_that_are_broken_or_mean_harm_hurt_nobody_with_helm_3() -> anyhow::Result<()> {
+    survived_with("helm3").await
+}
+
+#[tokio::test]
+async fn charts_that_are_broken_or_mean_harm_hurt_nobody_with_helm_4() -> anyhow::Result<()> {
+    survived_with("helm4").await
+}

@@ -1,8 +1,9 @@
 //! What an API server does with one object: drop what the schema does not name, fill in defaults, validate. In that
 //! order, as the server does it, so that stored objects can be put to a schema which no server has yet.
 //!
-//! CEL rules are not evaluated; [`Checker`] says that there were some.
+//! CEL rules are evaluated as far as they are understood; [`Checker`] says which were not.
 
+mod cel;
 mod defaults;
 mod format;
 mod prune;
@@ -10,6 +11,7 @@ mod validate;
 
 use serde_json::Value;
 
+pub use cel::Undecided;
 pub use defaults::fill_in;
 pub use prune::{Pruned, prune};
 pub use validate::{Checker, Violation};

@@ -1,11 +1,14 @@
 //! Puts a value to a schema.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use regex::Regex;
 use serde_json::{Map, Value};
 
-use super::format;
+use super::{
+    cel::{Due, Rules, Undecided},
+    format,
+};
 use crate::crd_diff::{
     number::{Number, canonical},
     pattern,
@@ -32,8 +35,8 @@ pub struct Violation {
 pub struct Checker {
     patterns: HashMap<String, Option<Regex>>,
     max_regex: usize,
-    /// CEL rules that were met and not evaluated.
-    pub skipped_rules: u64,
+    rules: Rules,
+    ignores_rules: bool,
     /// Patterns that were met and not understood.
     pub skipped_patterns: u64,
 }
@@ -41,6 +44,14 @@ pub struct Checker {
 struct Place<'p> {
     path: &'p str,
     place: &'p str,
+}
+
+/// What one walk has found so far.
+#[derive(Default)]
+struct Found<'v> {
+    violations: Vec<Violation>,
+    /// Values that have rules, and where they are. The server looks at rules when all else is well.
+    with_rules: Vec<(&'v Schema, &'v Value, String, String)>,
 }
 
 impl Default for Checker {
@@ -55,15 +66,38 @@ impl Checker {
         Self {
             patterns: HashMap::new(),
             max_regex,
-            skipped_rules: 0,
+            rules: Rules::default(),
+            ignores_rules: false,
             skipped_patterns: 0,
         }
     }
 
+    /// One that passes over CEL rules, as servers do that do not know them.
+    pub fn without_rules() -> Self {
+        Self {
+            ignores_rules: true,
+            ..Self::default()
+        }
+    }
+
+    /// Whether all but CEL rules is met.
     pub fn accepts(&mut self, schema: &Schema, value: &Value) -> bool {
-        let mut found = Vec::new();
+        let mut found = Found::default();
         self.node(schema, value, &Place { path: "", place: "" }, &mut found);
-        found.is_empty()
+        if !found.with_rules.is_empty() && !self.ignores_rules {
+            self.rules.note(".", "it is inside anyOf, oneOf or not");
+        }
+        found.violations.is_empty()
+    }
+
+    /// The places of rules that were met and could not be decided.
+    pub fn undecided(&self) -> &BTreeMap<String, Undecided> {
+        self.rules.undecided()
+    }
+
+    /// The places of rules that were met and speak of changes alone.
+    pub fn transitions(&self) -> &BTreeSet<String> {
+        self.rules.transitions()
     }
 
     /// The type and the limits alone, without the list of values; what is inside a value is not looked at.
@@ -71,18 +105,49 @@ impl Checker {
         types.has(Types::of(value)) && self.limits(limits, value).is_empty()
     }
 
+    /// Puts a whole object to the schema of its version.
     pub fn check(&mut self, schema: &Schema, value: &Value) -> Vec<Violation> {
-        let mut found = Vec::new();
+        let mut found = Found::default();
         self.node(schema, value, &Place { path: "", place: "" }, &mut found);
-        found
+        if !self.ignores_rules {
+            self.rules(&mut found);
+        }
+        found.violations
     }
 
-    fn node(&mut self, schema: &Schema, value: &Value, at: &Place<'_>, found: &mut Vec<Violation>) {
-        if found.len() >= MAX_VIOLATIONS {
+    fn rules(&mut self, found: &mut Found<'_>) {
+        let otherwise_fine = found.violations.is_empty();
+        self.rules.next_object();
+        for (schema, value, path, place) in &found.with_rules {
+            let root = path.is_empty();
+            let named = |text: &str| if text.is_empty() { "." } else { text }.to_owned();
+            let place = named(place);
+            let due = Due {
+                schema,
+                value,
+                place: &place,
+                root,
+            };
+            for broken in self.rules.broken(&due) {
+                // A rule that fails where a field is missing or of another type says nothing new.
+                if found.violations.len() < MAX_VIOLATIONS && (otherwise_fine || !broken.failed) {
+                    found.violations.push(Violation {
+                        path: named(path),
+                        place: place.clone(),
+                        message: broken.message,
+                        ratchets: broken.ratchets,
+                    });
+                }
+            }
+        }
+    }
+
+    fn node<'v>(&mut self, schema: &'v Schema, value: &'v Value, at: &Place<'_>, found: &mut Found<'v>) {
+        if found.violations.len() >= MAX_VIOLATIONS {
             return;
         }
         let mut refuse = |message: String, ratchets: bool| {
-            found.push(Violation {
+            found.violations.push(Violation {
                 path: at.path.to_owned(),
                 place: if at.place.is_empty() {
                     ".".to_owned()
@@ -113,7 +178,11 @@ impl Checker {
         if !self.choices(schema, value) {
             refuse("does not meet anyOf, oneOf or not".to_owned(), false);
         }
-        self.skipped_rules += schema.rules.len() as u64;
+        if !schema.rules.is_empty() && !schema.unstructured {
+            found
+                .with_rules
+                .push((schema, value, at.path.to_owned(), at.place.to_owned()));
+        }
         match value {
             Value::Object(fields) => self.object(schema, fields, at, found),
             Value::Array(items) => {
@@ -132,12 +201,12 @@ impl Checker {
         }
     }
 
-    fn object(
+    fn object<'v>(
         &mut self,
-        schema: &Schema,
-        fields: &Map<String, Value>,
+        schema: &'v Schema,
+        fields: &'v Map<String, Value>,
         at: &Place<'_>,
-        found: &mut Vec<Violation>,
+        found: &mut Found<'v>,
     ) {
         let mut missing: Vec<&str> = schema
             .required
@@ -156,7 +225,7 @@ impl Checker {
         }
         for name in missing {
             let step = render(&[Step::Field(name)]);
-            found.push(Violation {
+            found.violations.push(Violation {
                 path: format!("{}{step}", at.path),
                 place: format!("{}{step}", at.place),
                 message: "is required".to_owned(),
@@ -221,7 +290,7 @@ impl Checker {
     /// Nothing if the pattern is not understood; it is counted, not guessed.
     fn matches(&mut self, pattern: &str, text: &str) -> Option<bool> {
         if !self.patterns.contains_key(pattern) {
-            let compiled = pattern::compile(pattern, self.max_regex);
+            let compiled = pattern::compile_within(pattern, self.max_regex);
             self.patterns.insert(pattern.to_owned(), compiled);
         }
         let compiled = self.patterns.get(pattern)?;

@@ -66,6 +66,8 @@ pub struct ChartVersion {
 pub struct Definitions {
     pub definitions: Vec<Value>,
     pub notes: Vec<String>,
+    /// What was read, where only reading it tells: the digest of a registry's manifest.
+    pub digest: Option<String>,
 }
 
 pub struct Charts {
@@ -95,6 +97,21 @@ impl Charts {
         }
     }
 
+    /// What is under the tags of a registry now; nothing for those that could not be asked for. An index tells it with its
+    /// versions.
+    pub async fn digests(
+        &self,
+        repository: &Repository,
+        chart: &str,
+        tags: &[&str],
+        credentials: Option<&Credentials>,
+    ) -> Result<Vec<Option<String>>, ChartError> {
+        match repository {
+            Repository::Oci(url) => oci::digests(&self.http, url, chart, tags, credentials).await,
+            Repository::Http(_) => Ok(vec![None; tags.len()]),
+        }
+    }
+
     /// The definitions of one version: from `crds/` and plain templates as they are, from other templates by Helm.
     pub async fn definitions(
         &self,
@@ -104,7 +121,7 @@ impl Charts {
         values: &Value,
         credentials: Option<&Credentials>,
     ) -> Result<Definitions, ChartError> {
-        let archive = self.fetch(repository, chart, version, credentials).await?;
+        let (archive, digest) = self.fetch(repository, chart, version, credentials).await?;
         // Away from those who answer requests: a chart may be large, and may be made to be slow.
         let packed = archive.clone();
         let with_helm = self.helm.is_some();
@@ -118,6 +135,7 @@ impl Charts {
                 .definitions
                 .extend(rendered.into_iter().filter(is_definition));
         }
+        found.digest = digest;
         // A chart may bring one twice: packed and rendered. The first one counts.
         let mut names = std::collections::BTreeSet::new();
         found.definitions.retain(|definition| {
@@ -137,7 +155,7 @@ impl Charts {
         chart: &str,
         version: &VersionRow,
         credentials: Option<&Credentials>,
-    ) -> Result<Vec<u8>, ChartError> {
+    ) -> Result<(Vec<u8>, Option<String>), ChartError> {
         let bytes = match repository {
             Repository::Http(base) => {
                 let url = index::resolve(base, &version.location)?;
@@ -146,15 +164,9 @@ impl Charts {
                 http::get(&self.http, &url, credentials, MAX_ARCHIVE).await?
             }
             Repository::Oci(base) => {
-                return oci::fetch(
-                    &self.http,
-                    base,
-                    chart,
-                    &version.location,
-                    credentials,
-                    MAX_ARCHIVE,
-                )
-                .await;
+                let tag = &version.location;
+                let fetched = oci::fetch(&self.http, base, chart, tag, credentials, MAX_ARCHIVE).await;
+                return fetched.map(|(bytes, digest)| (bytes, Some(digest)));
             }
         };
         // Some repositories announce a digest with its algorithm, some without, some none.
@@ -167,7 +179,7 @@ impl Charts {
         {
             return Err(ChartError::Digest);
         }
-        Ok(bytes)
+        Ok((bytes, None))
     }
 }
 

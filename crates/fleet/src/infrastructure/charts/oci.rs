@@ -1,7 +1,7 @@
 //! Charts in OCI registries: tags are versions, the chart is a layer. Asked without credentials first, then as the
 //! registry wants it: with a token that it gives to anybody or to those it knows, or with name and password.
 
-use reqwest::{Client, Response, StatusCode, header};
+use reqwest::{Client, Method, Response, StatusCode, header};
 use serde::Deserialize;
 use serde_json::Value;
 use url::Url;
@@ -12,6 +12,8 @@ use crate::infrastructure::http::{self, Credentials, HttpError};
 const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 const CHART: &str = "application/vnd.cncf.helm.chart.content.v1.tar+gzip";
 const MAX_JSON: usize = 4 << 20;
+/// What a manifest is known by, as registries tell it with the manifest.
+const DIGEST: &str = "docker-content-digest";
 /// Pages of tags.
 const MAX_PAGES: usize = 20;
 
@@ -64,6 +66,30 @@ pub async fn versions(
     Ok(tags.into_iter().map(version).collect())
 }
 
+/// What is under each of these tags now, as the digest of its manifest: a tag can be published anew at any time. Nothing for
+/// those that could not be asked for; a registry that does not answer is not asked for the others.
+pub async fn digests(
+    client: &Client,
+    base: &Url,
+    chart: &str,
+    tags: &[&str],
+    credentials: Option<&Credentials>,
+) -> Result<Vec<Option<String>>, ChartError> {
+    let mut registry = Registry::new(client, base, chart, credentials)?;
+    let mut digests = Vec::with_capacity(tags.len());
+    for tag in tags {
+        let digest = registry.digest(tag).await;
+        let is_away = matches!(&digest, Err(error) if error.is_passing());
+        digests.push(digest.ok().flatten());
+        if is_away {
+            break;
+        }
+    }
+    digests.resize(tags.len(), None);
+    Ok(digests)
+}
+
+/// The chart under a tag, and the digest of its manifest.
 pub async fn fetch(
     client: &Client,
     base: &Url,
@@ -71,11 +97,12 @@ pub async fn fetch(
     tag: &str,
     credentials: Option<&Credentials>,
     most: usize,
-) -> Result<Vec<u8>, ChartError> {
+) -> Result<(Vec<u8>, String), ChartError> {
     let mut registry = Registry::new(client, base, chart, credentials)?;
     let url = registry.url(&format!("manifests/{tag}"))?;
     let answer = registry.get(&url, Some(MANIFEST)).await?;
     let bytes = http::body(answer, &url, MAX_JSON).await?;
+    let manifest_digest = format!("sha256:{}", sha256(&bytes));
     let manifest: Value = serde_json::from_slice(&bytes)
         .map_err(|_| ChartError::Archive("its manifest is not JSON".to_owned()))?;
     let layer = manifest["layers"]
@@ -91,7 +118,7 @@ pub async fn fetch(
     let url = registry.url(&format!("blobs/sha256:{digest}"))?;
     let bytes = http::body(registry.get(&url, None).await?, &url, most).await?;
     if sha256(&bytes) == digest {
-        Ok(bytes)
+        Ok((bytes, manifest_digest))
     } else {
         Err(ChartError::Digest)
     }
@@ -145,10 +172,32 @@ impl<'c> Registry<'c> {
             .map_err(|_| ChartError::Index("its address cannot be used".to_owned()))
     }
 
-    /// Asks, and once again with what the registry wants.
+    /// Asked for without the manifest, which some registries count as a download.
+    async fn digest(&mut self, tag: &str) -> Result<Option<String>, ChartError> {
+        let url = self.url(&format!("manifests/{tag}"))?;
+        let answer = self.ask(Method::HEAD, &url, Some(MANIFEST)).await?;
+        if !answer.status().is_success() {
+            // Says what went wrong.
+            http::body(answer, &url, 0).await?;
+            return Ok(None);
+        }
+        let told = answer.headers().get(DIGEST).and_then(|value| value.to_str().ok());
+        if let Some(told) = told {
+            return Ok(Some(told.to_owned()));
+        }
+        let answer = self.get(&url, Some(MANIFEST)).await?;
+        let bytes = http::body(answer, &url, MAX_JSON).await?;
+        Ok(Some(format!("sha256:{}", sha256(&bytes))))
+    }
+
     async fn get(&mut self, url: &Url, accept: Option<&str>) -> Result<Response, ChartError> {
+        self.ask(Method::GET, url, accept).await
+    }
+
+    /// Asks, and once again with what the registry wants.
+    async fn ask(&mut self, method: Method, url: &Url, accept: Option<&str>) -> Result<Response, ChartError> {
         for again in [false, true] {
-            let mut request = self.client.get(url.clone());
+            let mut request = self.client.request(method.clone(), url.clone());
             if let Some(accept) = accept {
                 request = request.header(header::ACCEPT, accept);
             }

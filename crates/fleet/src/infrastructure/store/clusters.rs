@@ -5,7 +5,7 @@ use sqlx::{FromRow, PgConnection, PgPool};
 use uuid::Uuid;
 
 use super::{Time, Window};
-use crate::infrastructure::keys::Sealed;
+use crate::infrastructure::keys::{Current, Sealed};
 
 /// Without the credentials: what is shown cannot hold them.
 #[derive(Clone, Debug, FromRow)]
@@ -320,6 +320,13 @@ pub async fn set_crds(
     Ok(())
 }
 
+/// Of all clusters, each once.
+pub async fn environments(connection: &mut PgConnection) -> Result<Vec<String>, sqlx::Error> {
+    sqlx::query_scalar("select distinct environment from clusters order by 1")
+        .fetch_all(connection)
+        .await
+}
+
 /// Definitions that the fleet knows and the cluster has: `PLURAL.GROUP`.
 pub async fn known_crds(pool: &PgPool, cluster: Uuid, most: i64) -> Result<Vec<String>, sqlx::Error> {
     sqlx::query_scalar(
@@ -335,14 +342,16 @@ pub async fn known_crds(pool: &PgPool, cluster: Uuid, most: i64) -> Result<Vec<S
 /// Some whose key is not the one that wraps now.
 pub async fn wrapped_by_others(
     pool: &PgPool,
-    key_id: &str,
+    key: &Current,
     most: i64,
 ) -> Result<Vec<(Uuid, Sealed)>, sqlx::Error> {
     let rows: Vec<(Uuid, Vec<u8>, Vec<u8>, String)> = sqlx::query_as(
-        "select id, kubeconfig, wrapped_key, key_id from clusters where key_id <> $1 order by id limit $2",
+        "select id, kubeconfig, wrapped_key, key_id from clusters
+         where key_id <> $1 or substring(wrapped_key from 1 for octet_length($3)) <> $3 order by id limit $2",
     )
-    .bind(key_id)
+    .bind(&key.id)
     .bind(most)
+    .bind(&key.prefix)
     .fetch_all(pool)
     .await?;
     let sealed = |(id, ciphertext, wrapped_key, key_id)| {

@@ -51,8 +51,11 @@ pub struct SchemaRow {
 pub struct OnClusterRow {
     pub cluster_name: String,
     pub environment: String,
+    pub kubernetes_version: String,
     pub stored_versions: Vec<String>,
+    /// The newest schema of ours that it could be.
     pub operator_version: Option<String>,
+    pub position: Option<i32>,
     pub digest: String,
     pub seen_at: Time,
 }
@@ -211,10 +214,12 @@ pub async fn on_clusters(
     name: &str,
 ) -> Result<Vec<OnClusterRow>, sqlx::Error> {
     sqlx::query_as(
-        "select k.name as cluster_name, k.environment, x.stored_versions, x.digest, x.seen_at,
-             (select s.operator_version from crd_schemas s where s.crd_id = $1 and s.digest = x.digest
-              order by s.position desc limit 1) as operator_version
-         from cluster_crds x join clusters k on k.id = x.cluster_id where x.name = $2 order by k.name",
+        "select k.name as cluster_name, k.environment, k.kubernetes_version, x.stored_versions, x.digest, x.seen_at,
+             s.operator_version, s.position
+         from cluster_crds x join clusters k on k.id = x.cluster_id
+         left join lateral (select operator_version, position from crd_schemas
+                            where crd_id = $1 and digest = x.digest order by position desc limit 1) s on true
+         where x.name = $2 order by k.name",
     )
     .bind(id)
     .bind(name)

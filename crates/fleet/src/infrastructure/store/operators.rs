@@ -5,7 +5,7 @@ use sqlx::{FromRow, PgConnection, PgPool};
 use uuid::Uuid;
 
 use super::{Time, Window};
-use crate::infrastructure::keys::Sealed;
+use crate::infrastructure::keys::{Current, Sealed};
 
 #[derive(Clone, Debug, FromRow)]
 pub struct OperatorRow {
@@ -215,15 +215,18 @@ fn of_row((id, ciphertext, wrapped_key, key_id): SealedRow) -> (Uuid, Sealed) {
 /// Some whose key is not the one that wraps now.
 pub async fn wrapped_by_others(
     pool: &PgPool,
-    key_id: &str,
+    key: &Current,
     most: i64,
 ) -> Result<Vec<(Uuid, Sealed)>, sqlx::Error> {
     let rows: Vec<SealedRow> = sqlx::query_as(
         "select id, credentials, wrapped_key, key_id from operators
-         where credentials is not null and key_id <> $1 order by id limit $2",
+         where credentials is not null
+             and (key_id <> $1 or substring(wrapped_key from 1 for octet_length($3)) <> $3)
+         order by id limit $2",
     )
-    .bind(key_id)
+    .bind(&key.id)
     .bind(most)
+    .bind(&key.prefix)
     .fetch_all(pool)
     .await?;
     Ok(rows.into_iter().map(of_row).collect())
@@ -278,11 +281,12 @@ pub async fn versions(
 }
 
 /// The versions that a repository has, newest first. What is known of those that stay, stays, unless it is another chart
-/// by now; the others go.
+/// by now; the others go. A registry does not tell digests with its versions: those are `republished`'s.
 pub async fn set_versions(
     connection: &mut PgConnection,
     operator: Uuid,
     versions: &[VersionRow],
+    is_registry: bool,
 ) -> Result<(), sqlx::Error> {
     let names: Vec<&str> = versions.iter().map(|version| version.version.as_str()).collect();
     sqlx::query("delete from operator_versions where operator_id = $1 and version <> all($2)")
@@ -297,10 +301,11 @@ pub async fn set_versions(
              values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
              on conflict (operator_id, version) do update set position = excluded.position,
                  app_version = excluded.app_version, released_at = excluded.released_at,
-                 deprecated = excluded.deprecated, digest = excluded.digest, location = excluded.location,
+                 deprecated = excluded.deprecated, location = excluded.location,
                  changelog_url = excluded.changelog_url,
-                 discovery = case when operator_versions.digest is distinct from excluded.digest then 'Pending'
-                     else operator_versions.discovery end",
+                 digest = case when $12 then operator_versions.digest else excluded.digest end,
+                 discovery = case when not $12 and operator_versions.digest is distinct from excluded.digest
+                     then 'Pending' else operator_versions.discovery end",
         )
         .bind(operator)
         .bind(&version.version)
@@ -313,10 +318,33 @@ pub async fn set_versions(
         .bind(&version.changelog_url)
         .bind(&version.discovery)
         .bind(&version.discovery_message)
+        .bind(is_registry)
         .execute(&mut *connection)
         .await?;
     }
     Ok(())
+}
+
+/// Charts of a registry that are other ones by now are to be read again; whether there are any. What could not be asked for
+/// is what it was.
+pub async fn republished(
+    pool: &PgPool,
+    operator: Uuid,
+    versions: &[&str],
+    digests: &[Option<String>],
+) -> Result<bool, sqlx::Error> {
+    let done = sqlx::query(
+        "update operator_versions v set discovery = 'Pending', digest = found.digest
+         from unnest($2::text[], $3::text[]) as found (version, digest)
+         where v.operator_id = $1 and v.version = found.version and found.digest is not null
+           and v.digest is distinct from found.digest",
+    )
+    .bind(operator)
+    .bind(versions)
+    .bind(digests)
+    .execute(pool)
+    .await?;
+    Ok(done.rows_affected() > 0)
 }
 
 /// Charts that are to be read again: those that could not be read, or all. What was said of them stays until then.
@@ -341,7 +369,7 @@ pub async fn visit_soon(connection: &mut PgConnection, operator: Uuid, now: Time
         .map(drop)
 }
 
-/// Writes what came of reading a chart; nothing when the version is gone by now, or is another chart. What was known of it
+/// Writes what came of reading a chart, and the digest that was `read` where only that tells it; nothing when the version is gone by now, or is another chart. What was known of it
 /// stays known when it cannot be read any more.
 pub async fn set_discovery(
     connection: &mut PgConnection,
@@ -350,9 +378,10 @@ pub async fn set_discovery(
     discovery: &str,
     message: Option<&str>,
     brings: Option<&[String]>,
+    read: Option<&str>,
 ) -> Result<bool, sqlx::Error> {
     let done = sqlx::query(
-        "update operator_versions set discovery = $3, discovery_message = $4,
+        "update operator_versions set discovery = $3, discovery_message = $4, digest = coalesce($7, digest),
              brings = case when $3 = 'Failed' then brings else $6 end
          where operator_id = $1 and version = $2 and digest is not distinct from $5",
     )
@@ -362,6 +391,7 @@ pub async fn set_discovery(
     .bind(message)
     .bind(&version.digest)
     .bind(brings)
+    .bind(read)
     .execute(connection)
     .await?;
     Ok(done.rows_affected() == 1)

@@ -2,13 +2,16 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
 };
 
 use axum::{
     Router,
     extract::{Path, State},
-    http::{HeaderMap, StatusCode},
+    http::{HeaderMap, Method, StatusCode},
     response::IntoResponse,
 };
 use serde_json::{Value, json};
@@ -22,40 +25,63 @@ pub struct Repository {
     index: Arc<Mutex<Value>>,
     /// The `Authorization` that it asks for.
     wanted: Arc<Mutex<Option<String>>>,
+    /// Whether it tells the digests of manifests, which registries should and not all do.
+    pub tells_digests: Arc<AtomicBool>,
+    /// Manifests that were asked for in full.
+    pub manifests: Arc<AtomicUsize>,
 }
 
-type Shared = (Files, Arc<Mutex<Option<String>>>);
+#[derive(Clone, Default)]
+struct Shared {
+    files: Files,
+    wanted: Arc<Mutex<Option<String>>>,
+    tells_digests: Arc<AtomicBool>,
+    manifests: Arc<AtomicUsize>,
+}
 
 impl Repository {
     pub async fn start() -> Self {
-        let (files, wanted) = (Files::default(), Arc::<Mutex<Option<String>>>::default());
+        let shared = Shared::default();
         let router = Router::new()
             .route(
                 "/{*path}",
                 axum::routing::get(
-                    async |State((files, wanted)): State<Shared>,
+                    async |State(shared): State<Shared>,
                            Path(path): Path<String>,
+                           method: Method,
                            headers: HeaderMap| {
-                        let wanted = wanted.lock().unwrap().clone();
+                        let wanted = shared.wanted.lock().unwrap().clone();
                         let given = headers.get("authorization").map(|value| value.to_str().unwrap());
                         if wanted.is_some() && wanted.as_deref() != given {
                             return StatusCode::UNAUTHORIZED.into_response();
                         }
-                        match files.lock().unwrap().get(&path) {
-                            Some(content) => content.clone().into_response(),
-                            None => StatusCode::NOT_FOUND.into_response(),
+                        let Some(content) = shared.files.lock().unwrap().get(&path).cloned() else {
+                            return StatusCode::NOT_FOUND.into_response();
+                        };
+                        if path.contains("/manifests/") {
+                            if method == Method::GET {
+                                shared.manifests.fetch_add(1, Ordering::SeqCst);
+                            }
+                            if shared.tells_digests.load(Ordering::SeqCst) {
+                                let digest = gantry_fleet_domain::hex(&Sha256::digest(&content));
+                                let told = [("docker-content-digest", format!("sha256:{digest}"))];
+                                return (told, content).into_response();
+                            }
                         }
+                        content.into_response()
                     },
                 ),
             )
-            .with_state((files.clone(), wanted.clone()));
+            .with_state(shared.clone());
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}/charts", listener.local_addr().unwrap());
         tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
         let repository = Self {
             url,
-            files,
-            wanted,
+            files: shared.files,
+            wanted: shared.wanted,
+            tells_digests: shared.tells_digests,
+            manifests: shared.manifests,
             index: Arc::new(Mutex::new(json!({"apiVersion": "v1", "entries": {}}))),
         };
         repository.write_index();
@@ -108,6 +134,43 @@ impl Repository {
         let archive = packed(name, &all);
         let digest: String = gantry_fleet_domain::hex(&Sha256::digest(&archive));
         self.archive(name, version, archive, Some(&digest));
+    }
+
+    /// The same as a registry has it, at `oci_url`; again, the tag is published anew.
+    pub fn push(&self, name: &str, version: &str, files: &[(&str, String)]) {
+        let mut all = vec![(
+            "Chart.yaml",
+            format!("apiVersion: v2\nname: {name}\nversion: {version}\n"),
+        )];
+        all.extend(files.iter().cloned());
+        let archive = packed(name, &all);
+        let digest = format!("sha256:{}", gantry_fleet_domain::hex(&Sha256::digest(&archive)));
+        let manifest = json!({
+            "schemaVersion": 2, "mediaType": "application/vnd.oci.image.manifest.v1+json",
+            "layers": [{
+                "mediaType": "application/vnd.cncf.helm.chart.content.v1.tar+gzip", "digest": digest,
+                "size": archive.len(),
+            }],
+        });
+        let home = format!("v2/charts/{name}");
+        self.put(&format!("{home}/blobs/{digest}"), archive);
+        self.put(
+            &format!("{home}/manifests/{version}"),
+            manifest.to_string().into_bytes(),
+        );
+        let manifests = format!("{home}/manifests/");
+        let files = self.files.lock().unwrap();
+        let tags: Vec<&str> = files
+            .keys()
+            .filter_map(|path| path.strip_prefix(&manifests))
+            .collect();
+        let tags = json!({"name": name, "tags": tags}).to_string();
+        drop(files);
+        self.put(&format!("{home}/tags/list"), tags.into_bytes());
+    }
+
+    pub fn oci_url(&self) -> String {
+        self.url.replace("http://", "oci://")
     }
 
     /// Adds whatever bytes as a chart.

@@ -10,7 +10,7 @@ use axum::{
     Json, Router,
     body::{Body, Bytes},
     extract::{Request, State},
-    http::{Method, StatusCode},
+    http::{HeaderMap, Method, StatusCode},
     response::{IntoResponse, Response},
 };
 use serde_json::{Value, json};
@@ -26,6 +26,12 @@ pub struct StandIn {
     pub mood: Arc<AtomicU16>,
     /// How often it was asked for something.
     pub asked: Arc<AtomicUsize>,
+    /// 31 for 1.31.
+    pub minor: Arc<AtomicU16>,
+    /// The definitions that it has.
+    pub definitions: Arc<Mutex<Vec<Value>>>,
+    /// The trace context of those who asked: `traceparent` and `tracestate`.
+    pub traces: Arc<Mutex<Vec<(String, String)>>>,
     /// What was written, such as `PATCH namespaces/gantry-fleet`.
     pub written: Arc<Mutex<Vec<String>>>,
 }
@@ -37,6 +43,9 @@ impl StandIn {
             url: format!("http://{}", listener.local_addr().unwrap()),
             mood: Arc::new(AtomicU16::new(200)),
             asked: Arc::default(),
+            minor: Arc::new(AtomicU16::new(31)),
+            definitions: Arc::default(),
+            traces: Arc::default(),
             written: Arc::default(),
         };
         let router = Router::new().fallback(answer).with_state(stand_in.clone());
@@ -46,6 +55,23 @@ impl StandIn {
 
     pub fn mood(&self, mood: u16) {
         self.mood.store(mood, Ordering::SeqCst);
+    }
+
+    fn remember_trace(&self, headers: &HeaderMap) {
+        let header = |name: &str| Some(headers.get(name)?.to_str().unwrap().to_owned());
+        if let Some(parent) = header("traceparent") {
+            let state = header("tracestate").unwrap_or_default();
+            self.traces.lock().unwrap().push((parent, state));
+        }
+    }
+
+    /// It has this definition from now on, with objects in these versions.
+    pub fn define(&self, definition: &Value, stored_versions: &[&str]) {
+        let mut definition = definition.clone();
+        definition["status"] = json!({"storedVersions": stored_versions});
+        let mut all = self.definitions.lock().unwrap();
+        all.retain(|known| known["metadata"]["name"] != definition["metadata"]["name"]);
+        all.push(definition);
     }
 
     pub fn asked(&self) -> usize {
@@ -80,6 +106,7 @@ async fn answer(State(stand_in): State<StandIn>, request: Request) -> Response {
     if request.method() == Method::GET {
         stand_in.asked.fetch_add(1, Ordering::SeqCst);
     }
+    stand_in.remember_trace(request.headers());
     match stand_in.mood.load(Ordering::SeqCst) {
         HANG => std::future::pending().await,
         FLOOD => {
@@ -112,9 +139,11 @@ async fn answer(State(stand_in): State<StandIn>, request: Request) -> Response {
     }
     let list =
         |kind: &str, items: Value| json!({"kind": kind, "apiVersion": "v1", "metadata": {}, "items": items});
+    let minor = stand_in.minor.load(Ordering::SeqCst).to_string();
+    let definitions = json!(*stand_in.definitions.lock().unwrap());
     let body = match path {
         "/version" => json!({
-            "major": "1", "minor": "31", "gitVersion": "v1.31.2", "gitCommit": "", "gitTreeState": "", "buildDate": "",
+            "major": "1", "minor": minor, "gitVersion": format!("v1.{minor}.2"), "gitCommit": "", "gitTreeState": "", "buildDate": "",
             "goVersion": "", "compiler": "", "platform": "",
         }),
         "/api/v1/nodes" => list(
@@ -124,7 +153,7 @@ async fn answer(State(stand_in): State<StandIn>, request: Request) -> Response {
             ]),
         ),
         "/apis/apiextensions.k8s.io/v1/customresourcedefinitions" => {
-            list("CustomResourceDefinitionList", json!([]))
+            list("CustomResourceDefinitionList", definitions)
         }
         _ => return StatusCode::NOT_FOUND.into_response(),
     };

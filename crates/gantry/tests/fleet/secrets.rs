@@ -1,0 +1,135 @@
+//! What the server writes into its log and sends to a collector: that it can be found by trace and user, goes on in other
+//! servers, and holds no secret.
+
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use serde_json::{Value, json};
+
+use super::{
+    collector::{self, Collector},
+    process::Process,
+    support::{charts::Repository, database, key_line, kube::StandIn, until},
+};
+
+const PLANTED: &str = "planted-s3cret-t0ken-that-must-not-show";
+const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
+const UNSAMPLED: &str = "5bf92f3577b34da6a3ce929d0e0e4737";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn logs_and_traces_tell_who_asked_and_no_secret() {
+    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+    let (collector, address) = (Collector::default(), collector::free().unwrap());
+    collector.serve(address);
+    let (folder, url, key) = (tempfile::tempdir().unwrap(), database().await, key_line());
+    let endpoint = format!("http://{address}");
+    // What people switch on when something is wrong.
+    let more = ["--otlp-endpoint", &endpoint, "--log-level", "debug"];
+    let server = Process::start(&url, &key, folder.path(), &more).await;
+    let admin = server.admin();
+    let (cluster, other) = (StandIn::start().await, StandIn::start().await);
+    let repository = Repository::start().await;
+    repository.chart("widget", "1.0.0", &[]);
+    repository.lock("robot", PLANTED);
+
+    let parent = format!("00-{TRACE}-00f067aa0ba902b7-01");
+    let headers = [
+        ("traceparent", parent.as_str()),
+        ("tracestate", "rojo=00f067aa0ba902b7,congo=t61rcWkgMzE"),
+    ];
+    let body = cluster.registration("c", PLANTED);
+    admin
+        .ask("post", "/clusters", Some(&body), &headers)
+        .await
+        .expect(201);
+    let parent = format!("00-{UNSAMPLED}-00f067aa0ba902b7-00");
+    let body = other.registration("d", PLANTED);
+    admin
+        .ask("post", "/clusters", Some(&body), &[("traceparent", &parent)])
+        .await
+        .expect(201);
+    let operator = json!({
+        "name": "widget", "namespace": "w", "chartRepository": repository.url, "chartName": "widget",
+        "chartRepositoryCredentials": {"username": "robot", "password": PLANTED},
+    });
+    admin.post("/operators", &operator).await.expect(201);
+    // What goes wrong is where secrets are told.
+    let broken = json!({"name": "e", "environment": "Dev", "kubeconfig": {"users": PLANTED}});
+    admin.post("/clusters", &broken).await.expect(400);
+    let broken = json!({"name": "e", "environment": "Dev", "kubeconfig": PLANTED});
+    admin.post("/clusters", &broken).await.expect(400);
+    let login = json!({"username": "nobody", "password": PLANTED});
+    server
+        .asker(None)
+        .post("/authentication/login", &login)
+        .await
+        .expect(401);
+    server
+        .asker(Some(PLANTED.to_owned()))
+        .get("/clusters")
+        .await
+        .expect(401);
+    let change = json!({"kubeconfig": cluster.kubeconfig(&format!("{PLANTED}-renewed"))});
+    admin.put("/clusters/c", &change).await.expect(200);
+    cluster.mood(401);
+    until("it is unhealthy", async || {
+        (admin.get("/clusters/c").await.body["healthStatus"] == "Unhealthy").then_some(())
+    })
+    .await;
+    let said = server.stop().await;
+
+    // The trace goes on in the cluster's server, as the caller decided.
+    let of = |stand_in: &StandIn, id: &str| -> Vec<(String, String)> {
+        let traces = stand_in.traces.lock().unwrap().clone();
+        let begin = format!("00-{id}-");
+        traces
+            .into_iter()
+            .filter(|(parent, _)| parent.starts_with(&begin))
+            .collect()
+    };
+    let asked = of(&cluster, TRACE);
+    assert!(!asked.is_empty(), "{:?}", cluster.traces.lock().unwrap());
+    for (parent, state) in asked {
+        assert!(parent.ends_with("-01"), "{parent}");
+        assert_eq!(state, "rojo=00f067aa0ba902b7,congo=t61rcWkgMzE");
+    }
+    let asked = of(&other, UNSAMPLED);
+    assert!(!asked.is_empty(), "{:?}", other.traces.lock().unwrap());
+    assert!(
+        asked.iter().all(|(parent, _)| parent.ends_with("-00")),
+        "{asked:?}"
+    );
+    let spans = collector.spans();
+    let sent = |id: &str| {
+        spans
+            .iter()
+            .any(|span| gantry_fleet_domain::hex(&span.trace_id) == id)
+    };
+    assert!(sent(TRACE), "{} spans", spans.len());
+    assert!(!sent(UNSAMPLED), "nobody wanted it");
+
+    // Lines are found by what they belong to.
+    let lines: Vec<Value> = said
+        .iter()
+        .filter_map(|line| serde_json::from_str(line).ok())
+        .collect();
+    assert!(lines.len() > 20, "{said:?}");
+    assert!(
+        lines
+            .iter()
+            .any(|line| line["trace_id"] == TRACE && line["user"] == "admin"),
+        "no line has both"
+    );
+
+    let exported = format!("{:?}", collector.received.lock().unwrap());
+    assert!(exported.contains("cluster.connect"), "spans of looks are there");
+    for form in [
+        PLANTED,
+        &STANDARD.encode(PLANTED)[..40],
+        // As Basic authorization has it.
+        &STANDARD.encode(format!("robot:{PLANTED}"))[..40],
+        &gantry_fleet_domain::hex(PLANTED.as_bytes()),
+    ] {
+        let line = said.iter().find(|line| line.contains(form));
+        assert_eq!(line, None, "in the log");
+        assert!(!exported.contains(form), "{form} in the exported traces");
+    }
+}
