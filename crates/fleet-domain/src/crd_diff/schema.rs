@@ -333,12 +333,12 @@ pub struct Schema {
     pub rules: Vec<Rule>,
     /// What could not be read, because it is too deep or not a schema.
     pub unread: Option<Box<Value>>,
-    facts: OnceLock<Facts>,
+    pub(super) facts: OnceLock<Facts>,
 }
 
 /// What is asked of branches again and again, found out once for each.
 #[derive(Clone, Copy, Debug)]
-struct Facts {
+pub(super) struct Facts {
     /// Schemas that are equal have the same.
     print: u64,
     vacuous: bool,
