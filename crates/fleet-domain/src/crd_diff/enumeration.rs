@@ -76,9 +76,20 @@ impl Enumeration {
 
     /// The places of values that the other list does not have.
     pub fn missing_in(&self, other: &Self) -> Vec<usize> {
-        if self.index.is_empty() || other.index.is_empty() {
-            let places = 0..self.values.len();
-            return places
+        // Most lists begin and end alike; values differ within each, so that nothing of that is between.
+        let same = |(one, other): &(&Value, &Value)| is_same(one, other);
+        let start = self.values.iter().zip(&other.values).take_while(same).count();
+        let (rest, others) = (&self.values[start..], &other.values[start..]);
+        let end = rest
+            .iter()
+            .rev()
+            .zip(others.iter().rev())
+            .take_while(same)
+            .count();
+        let between = start..self.values.len() - end;
+        let few = between.len() < self.values.len() / 16;
+        if few || self.index.is_empty() || other.index.is_empty() {
+            return between
                 .filter(|place| !other.contains(&self.values[*place]))
                 .collect();
         }

@@ -322,8 +322,8 @@ impl PartialEq for Rule {
 
 impl Eq for Rule {}
 
-impl std::hash::Hash for Rule {
-    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+impl Hash for Rule {
+    fn hash<H: Hasher>(&self, state: &mut H) {
         self.essence().hash(state);
     }
 }
@@ -351,12 +351,12 @@ pub struct Schema {
     pub rules: Vec<Rule>,
     /// What could not be read, because it is too deep or not a schema.
     pub unread: Option<Box<Value>>,
-    facts: OnceLock<Facts>,
+    pub(super) facts: OnceLock<Facts>,
 }
 
 /// What is asked of branches again and again, found out once for each.
 #[derive(Clone, Copy, Debug)]
-struct Facts {
+pub(super) struct Facts {
     /// Schemas that are equal have the same.
     print: u64,
     vacuous: bool,

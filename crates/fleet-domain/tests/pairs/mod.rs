@@ -116,7 +116,7 @@ pub const HOSTILE: &[Hostile] = &[
     },
     Hostile {
         name: "patterns of letters",
-        full: 24_000,
+        full: 14_000,
         make: |n| {
             let side = |min: usize| {
                 let pattern = "\\p{L}".repeat(8);

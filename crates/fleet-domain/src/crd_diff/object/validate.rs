@@ -290,7 +290,7 @@ impl Checker {
     /// Nothing if the pattern is not understood; it is counted, not guessed.
     fn matches(&mut self, pattern: &str, text: &str) -> Option<bool> {
         if !self.patterns.contains_key(pattern) {
-            let compiled = pattern::compile(pattern, self.max_regex);
+            let compiled = pattern::compile_within(pattern, self.max_regex);
             self.patterns.insert(pattern.to_owned(), compiled);
         }
         let compiled = self.patterns.get(pattern)?;
