@@ -89,10 +89,8 @@ impl<'a, 'p> Evaluator<'a, 'p> {
                 return undecided("there are too many patterns");
             }
             self.spend(COMPILE)?;
-            self.patterns.insert(
-                pattern.to_owned(),
-                pattern::compile(pattern, pattern::MAX_REGEX_BYTES),
-            );
+            self.patterns
+                .insert(pattern.to_owned(), pattern::compile(pattern));
         }
         let compiled = self.patterns.get(pattern).cloned().flatten();
         compiled.map_or_else(
