@@ -148,6 +148,7 @@ fn harmful(#[case] old: Value, #[case] new: Value, #[case] kind: Kind) {
 #[case::default_added(json!({"a": {"type": "string"}}), json!({"a": {"type": "string", "default": "y"}}), Kind::DefaultAdded)]
 #[case::default_removed(json!({"a": {"type": "string", "default": "x"}}), json!({"a": {"type": "string"}}), Kind::DefaultRemoved)]
 #[case::null(json!({"a": {"type": "string", "nullable": true}}), json!({"a": {"type": "string"}}), Kind::NullDropped)]
+#[case::list_of_one(json!({"a": {"type": "array", "maxItems": 1, "items": {"type": "string"}}}), json!({"a": {"type": "array", "maxItems": 1, "items": {"type": "string"}, "x-kubernetes-list-type": "set"}}), Kind::ListLoosened)]
 #[case::map_type(json!({"a": {"type": "object"}}), json!({"a": {"type": "object", "x-kubernetes-map-type": "atomic"}}), Kind::MapTypeChanged)]
 fn surprising(#[case] old: Value, #[case] new: Value, #[case] kind: Kind) {
     let report = forward(&crd(&object(old)), &crd(&object(new)), None);

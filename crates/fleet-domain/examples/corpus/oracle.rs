@@ -68,6 +68,16 @@ impl Server {
     }
 }
 
+/// Whether somebody wrote a null, which one schema drops and another refuses.
+pub fn has_null(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::Object(fields) => fields.values().any(has_null),
+        Value::Array(items) => items.iter().any(has_null),
+        _ => false,
+    }
+}
+
 pub fn validator(schema: &Value) -> Option<Validator> {
     jsonschema::options()
         .with_draft(Draft::Draft4)
@@ -136,7 +146,9 @@ fn fill_in(schema: &Value, value: &mut Value) {
         }
         Value::Array(items) => {
             if let Some(schema) = schema.get("items") {
-                items.iter_mut().for_each(|item| fill_in(schema, item));
+                for item in items {
+                    fill_in(schema, item);
+                }
             }
         }
         _ => {}
@@ -215,10 +227,10 @@ fn general(schema: &Value) -> Value {
             "type" if is(schema, "nullable") => json!([value, "null"]),
             "format" if value == "int32" => {
                 let whole = json!({"minimum": i32::MIN, "maximum": i32::MAX});
-                out.entry("allOf")
-                    .or_insert_with(|| json!([]))
-                    .as_array_mut()
-                    .map(|all| all.push(whole));
+                let all = out.entry("allOf").or_insert_with(|| json!([]));
+                if let Some(all) = all.as_array_mut() {
+                    all.push(whole);
+                }
                 continue;
             }
             "required" if value.as_array().is_none_or(Vec::is_empty) => continue,

@@ -36,9 +36,7 @@ pub fn around(schema: &Value, place: &[Step], value: &Value) -> Vec<Value> {
     let mut found = Vec::new();
     match step {
         Step::Field(name) => {
-            let Some(child) = field(schema, name).or_else(|| Some(&Value::Null)) else {
-                return found;
-            };
+            let child = field(schema, name).unwrap_or(&Value::Null);
             let inner = around(child, rest, value);
             for mut whole in least_with(schema, &[name]) {
                 for inner in &inner {
@@ -457,11 +455,16 @@ pub fn tries(old: &Value, new: &Value, place: &[Step]) -> Vec<Value> {
     for value in values(at(old, place), at(new, place)) {
         found.extend(frames.iter().map(|frame| put(frame, &mark, &value)));
     }
-    if let Some((Step::Field(_), parent)) = place.split_last()
+    if let Some((Step::Field(name), parent)) = place.split_last()
         && let Some(schema) = at(old, parent)
     {
-        for value in least_with(schema, &[]) {
+        for mut value in least_with(schema, &[]) {
             found.extend(around(old, parent, &value));
+            // Also where it is required: the server may fill it in.
+            if let Some(fields) = value.as_object_mut() {
+                fields.remove(name);
+                found.extend(around(old, parent, &value));
+            }
         }
     }
     found
