@@ -53,6 +53,11 @@ impl Budget {
         self.spend(patterns.saturating_mul(1 << 14)) && self.reads(patterns.saturating_mul(text))
     }
 
+    /// Nothing more is going to be compared.
+    pub fn is_spent(&self) -> bool {
+        self.memory == 0
+    }
+
     fn reads(&mut self, text: usize) -> bool {
         let enough = self.text >= text;
         self.text = self.text.saturating_sub(text);
@@ -101,7 +106,7 @@ pub fn includes(old: Option<&str>, new: &str, budget: &mut Budget) -> Inclusion 
     if let Some(known) = budget.answers.get(&question) {
         return known.clone();
     }
-    if budget.memory == 0 {
+    if budget.is_spent() {
         return Inclusion::Unknown(TOO_MANY);
     }
     let answer = compare(old, new, budget);
