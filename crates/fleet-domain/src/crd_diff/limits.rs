@@ -3,7 +3,6 @@
 use std::fmt::Write as _;
 
 use serde_json::Value;
-use sha2::{Digest, Sha256};
 
 use super::{
     kind::Kind,
@@ -390,31 +389,15 @@ pub fn list(values: &[Value]) -> String {
         .map(ToString::to_string)
         .collect();
     let mut text = named.join(", ");
-    if values.len() > NAMED_VALUES {
-        // One text for all of them: a giant list is hashed without a copy of each value.
-        let (mut written, mut ends) = (String::new(), Vec::new());
-        for value in &values[NAMED_VALUES..] {
+    if let Some(others @ [_, ..]) = values.get(NAMED_VALUES..) {
+        // Added up, because the order of values says nothing, and to sort a giant list takes long.
+        let mut written = String::new();
+        let sum = others.iter().fold(0, |sum: u64, value| {
+            written.clear();
             write_canonical(value, &mut written);
-            ends.push(written.len());
-        }
-        let starts = std::iter::once(0).chain(ends.iter().copied());
-        let mut others: Vec<&str> = starts
-            .zip(&ends)
-            .map(|(start, end)| &written[start..*end])
-            .collect();
-        sort(&mut others);
-        let mut digest = Sha256::new();
-        for (index, other) in others.iter().enumerate() {
-            digest.update(if index == 0 { "" } else { "\u{0}" });
-            digest.update(other);
-        }
-        let hash: Vec<String> = digest
-            .finalize()
-            .iter()
-            .take(3)
-            .map(|byte| format!("{byte:02x}"))
-            .collect();
-        let _ = write!(text, " and {} more (#{})", others.len(), hash.concat());
+            sum.wrapping_add(print(&written))
+        });
+        let _ = write!(text, " and {} more (#{:06x})", others.len(), sum >> 40);
     }
     if text.is_empty() {
         text.push_str("nothing");
@@ -422,20 +405,11 @@ pub fn list(values: &[Value]) -> String {
     text
 }
 
-/// By the first bytes in which they differ, as far as that goes: long lists have values with one beginning, and to look at
-/// all of it for each pair takes long.
-fn sort(texts: &mut [&str]) {
-    let first = texts.first().copied().unwrap_or_default().as_bytes();
-    let beginning = texts.iter().fold(first, |beginning, text| {
-        let pairs = beginning.iter().zip(text.as_bytes());
-        &beginning[..pairs.take_while(|(one, other)| one == other).count()]
+/// A short hash that stays the same for ever, as fingerprints have to: FNV-1a, stirred once more for its upper bits.
+fn print(text: &str) -> u64 {
+    let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
     });
-    let beginning = beginning.len();
-    texts.sort_by_cached_key(|text| {
-        let mut key = [0; 8];
-        let bytes = &text.as_bytes()[beginning..];
-        let length = bytes.len().min(key.len());
-        key[..length].copy_from_slice(&bytes[..length]);
-        (u64::from_be_bytes(key), *text)
-    });
+    let hash = (hash ^ (hash >> 32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    hash ^ (hash >> 29)
 }

@@ -1,6 +1,6 @@
 //! Collects findings while two definitions are walked, and knows where the walk is.
 
-use std::fmt::Write as _;
+use std::fmt::{Display, Write as _};
 
 use super::{
     finding::{Class, Direction, Finding, Impact},
@@ -87,8 +87,8 @@ impl<'a> Sink<'a> {
         render(&self.steps)
     }
 
-    /// A finding at the place where the walk is.
-    pub fn add(&mut self, kind: Kind, before: impl Into<String>, after: impl Into<String>) {
+    /// A finding at the place where the walk is. What it says is written only if there is room for it.
+    pub fn add(&mut self, kind: Kind, before: impl Display, after: impl Display) {
         // A path may be long, and is not written for nothing.
         if self.has_room(kind) {
             let path = self.path();
@@ -116,8 +116,8 @@ impl<'a> Sink<'a> {
         &mut self,
         kind: Kind,
         step: Step<'a>,
-        before: impl Into<String>,
-        after: impl Into<String>,
+        before: impl Display,
+        after: impl Display,
     ) {
         self.enter(step);
         self.add(kind, before, after);
@@ -127,9 +127,9 @@ impl<'a> Sink<'a> {
     pub fn add_at(
         &mut self,
         kind: Kind,
-        path: impl Into<String>,
-        before: impl Into<String>,
-        after: impl Into<String>,
+        path: impl Display,
+        before: impl Display,
+        after: impl Display,
     ) {
         if !self.has_room(kind) {
             return;
@@ -143,9 +143,9 @@ impl<'a> Sink<'a> {
             direction: self.direction,
             crd: self.crd.to_owned(),
             version: self.version.map(str::to_owned),
-            path: path.into(),
-            before: before.into(),
-            after: after.into(),
+            path: path.to_string(),
+            before: before.to_string(),
+            after: after.to_string(),
             why: meaning.why.into(),
             affects: meaning.affects,
             action: meaning.action,

@@ -3,7 +3,7 @@
 use std::{
     cmp::Ordering,
     collections::{BTreeMap, HashMap},
-    fmt::Write as _,
+    fmt::{self, Display, Write as _},
 };
 
 use super::{
@@ -32,6 +32,9 @@ pub struct Work {
     fuel: Fuel,
     patterns: Budget,
 }
+
+/// Among more fields nobody looks for one that was renamed.
+const MAX_RENAMES: usize = 2_000;
 
 /// Fields that every object has, whatever its schema says.
 const ALWAYS: [&str; 3] = ["apiVersion", "kind", "metadata"];
@@ -341,11 +344,11 @@ fn default<'a>(
     }
 }
 
-fn default_text(schema: &Schema) -> String {
-    match &schema.default {
-        Some(value) => format!("default {value}"),
-        None => "no default".to_owned(),
-    }
+fn default_text(schema: &Schema) -> impl Display {
+    fmt::from_fn(move |f| match &schema.default {
+        Some(value) => write!(f, "default {value}"),
+        None => f.write_str("no default"),
+    })
 }
 
 fn list<'a>(sink: &mut Sink<'a>, old: &'a Schema, new: &'a Schema, work: &mut Work) {
@@ -379,6 +382,9 @@ fn list<'a>(sink: &mut Sink<'a>, old: &'a Schema, new: &'a Schema, work: &mut Wo
 /// A removed field may come back in another spelling with the same type.
 fn renames<'a>(old: &Schema, new: &'a Schema) -> Renames<'a> {
     let mut renames = Renames::new();
+    if new.properties.len() > MAX_RENAMES {
+        return renames;
+    }
     for (name, after) in &new.properties {
         if !old.properties.contains_key(name) {
             renames.entry((plain(name), after.types)).or_insert(name);
@@ -392,18 +398,21 @@ fn plain(name: &str) -> String {
 }
 
 /// A schema in a few words.
-fn shape(schema: &Schema) -> String {
-    let mut text = schema.types.to_string();
-    if schema.types.and(Types::OBJECT) == schema.types && !schema.properties.is_empty() {
-        text = format!("object with {}", shorten_fields(schema));
-    }
-    if let Some(values) = &schema.limits.enumeration {
-        text = format!("{text}, one of {}", values.in_words());
-    }
-    if let Some(default) = &schema.default {
-        text = format!("{text}, default {default}");
-    }
-    text
+fn shape(schema: &Schema) -> impl Display {
+    fmt::from_fn(move |f| {
+        if schema.types.and(Types::OBJECT) == schema.types && !schema.properties.is_empty() {
+            write!(f, "object with {}", shorten_fields(schema))?;
+        } else {
+            write!(f, "{}", schema.types)?;
+        }
+        if let Some(values) = &schema.limits.enumeration {
+            write!(f, ", one of {}", values.in_words())?;
+        }
+        match &schema.default {
+            Some(default) => write!(f, ", default {default}"),
+            None => Ok(()),
+        }
+    })
 }
 
 fn shorten_fields(schema: &Schema) -> String {
