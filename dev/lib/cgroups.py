@@ -3,13 +3,12 @@
 Both layouts are known: version 1 (a folder in every controller's hierarchy) and version 2 (one).
 """
 
+import itertools
 import os
 import time
 from pathlib import Path
 
 ROOT = Path("/sys/fs/cgroup")
-# What the kubelet and runc need in version 2.
-CONTROLLERS = ("cpuset", "cpu", "io", "memory", "pids")
 
 
 def _version2() -> bool:
@@ -34,12 +33,13 @@ def create(name: str) -> None:
         group = hierarchy / name
         group.mkdir(exist_ok=True)
         if _version2():
-            for parent in (ROOT, group):
-                for controller in CONTROLLERS:
-                    try:
-                        (parent / "cgroup.subtree_control").write_text(f"+{controller}")
-                    except OSError:
-                        pass  # not offered here: the kubelet says so if it needs it
+            # The kubelet looks for each that it knows (hugetlb is one) and that the machine has.
+            offered = (ROOT / "cgroup.controllers").read_text().split()
+            for parent, controller in itertools.product((ROOT, group), offered):
+                try:
+                    (parent / "cgroup.subtree_control").write_text(f"+{controller}")
+                except OSError:
+                    pass  # not to be had here: the kubelet says so if it needs it
         # A new cpuset group of version 1 is empty, and no process can be put into it like that.
         for file in ("cpuset.cpus", "cpuset.mems"):
             if (group / file).exists() and (hierarchy / file).exists() and not _version2():

@@ -119,7 +119,8 @@ def _taken() -> list[ipaddress.IPv4Network]:
             network = ipaddress.ip_network(entry.get("dst", ""), strict=False)
         except ValueError:
             continue  # "default"
-        if network.prefixlen >= 8:
+        # Ours are more specific than the wide route of a VPN, and win over it.
+        if network.prefixlen > 8:
             networks.append(network)
     return networks
 

@@ -178,11 +178,12 @@ class Plan:
         hosts.write_text(f'server = "{registry}"\n[host."{registry}"]\n  capabilities = ["pull", "resolve"]\n')
         # An overlay cannot lie on an overlay (a development container's root often is one).
         snapshotter = "native" if _on_overlay(self.folder) else "overlayfs"
+        # Its plugin "opt" would make folders in /opt, which is the machine's.
         config = self._file("containerd.toml", f"""version = 2
 root = "/var/lib/containerd"
 state = "/run/containerd"
 disabled_plugins = ["io.containerd.snapshotter.v1.aufs", "io.containerd.snapshotter.v1.btrfs",
-  "io.containerd.snapshotter.v1.devmapper", "io.containerd.snapshotter.v1.zfs"]
+  "io.containerd.snapshotter.v1.devmapper", "io.containerd.snapshotter.v1.zfs", "io.containerd.internal.v1.opt"]
 [grpc]
   address = "{CONTAINERD}"
 [plugins."io.containerd.grpc.v1.cri"]

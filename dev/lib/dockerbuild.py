@@ -1,6 +1,6 @@
 """Build a Dockerfile with Debian's buildah, without any registry.
 
-The base images that a Dockerfile names are made here from Debian's packages and put under those names
+The base images that a Dockerfile names are made here from Debian's packages (and this machine's Rust) and put under those names
 into buildah's store, and nothing is ever pulled. The store is in the cache; buildah runs in a mount
 namespace of its own, so that no mount of it can stay.
 """
@@ -12,12 +12,13 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+import cargotools
 import imagecache
 import ociimage
 import packages
 import pythontree
 import rootfs
-from devlib import Failure, locked, say
+from devlib import REPO, Failure, locked, say
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -75,14 +76,14 @@ def external_images(text: str, arguments: dict[str, str]) -> list[str]:
 
 def maker(image: str):
     """What makes this base image here; None when nothing does."""
-    match = re.fullmatch(r"(?:docker\.io/)?(?:library/)?(debian|python):[\w.-]+", image)
-    return {"debian": debian_root, "python": pythontree.base}[match[1]] if match else None
+    match = re.fullmatch(r"(?:docker\.io/)?(?:library/)?(debian|python|rust):[\w.-]+", image)
+    return {"debian": debian_root, "python": pythontree.base, "rust": rust_root}[match[1]] if match else None
 
 
-def debian_root() -> Path:
-    """The root of a small Debian: the essential packages, dpkg's records of them, certificates."""
+def debian_root(*more: str) -> Path:
+    """The root of a small Debian: the essential packages and these, dpkg's records of them, certificates."""
     packages.ensure("image")
-    names = rootfs.with_dependencies([*rootfs.essential(), "ca-certificates", "apt"])
+    names = rootfs.with_dependencies([*rootfs.essential(), "ca-certificates", "apt", *more])
     key = imagecache.key(rootfs, __import__(__name__), rootfs.package_versions(names))
 
     def make(root: Path) -> None:
@@ -100,6 +101,40 @@ def debian_root() -> Path:
     return imagecache.folder("debian", key, make)
 
 
+def rust_root() -> Path:
+    """As the official image for Rust, the slim one: a compiler for C beside the toolchain that this repository uses."""
+    packages.ensure("image", "check")
+    debian = debian_root("gcc", "libc6-dev")
+    toolchain = Path(_rustc("--print", "sysroot").strip())
+    key = imagecache.key(__import__(__name__), debian.name, _rustc("--version", "--verbose"))
+
+    def make(root: Path) -> None:
+        say(f"adding {_rustc('--version').strip()}")
+        shutil.copytree(debian, root, symlinks=True, dirs_exist_ok=True)
+        (root / "usr/bin/cc").symlink_to("gcc")
+        for name in ("cargo", "rustc"):
+            shutil.copy2(toolchain / "bin" / name, root / "usr/local/bin" / name)
+        shutil.copytree(toolchain / "lib", root / "usr/local/lib", symlinks=True, dirs_exist_ok=True,
+                        ignore=shutil.ignore_patterns("src", "gdb*", "lldb*"))
+
+    return imagecache.folder("rust", key, make)
+
+
+def _rustc(*arguments: str) -> str:
+    # In the repository, whose rust-toolchain.toml says which one.
+    done = subprocess.run(["rustc", *arguments], cwd=REPO, text=True, capture_output=True, check=False,
+                          env={**os.environ, "PATH": cargotools.path()})
+    if done.returncode:
+        raise Failure(f"rustc {' '.join(arguments)}: {done.stderr.strip()}")
+    return done.stdout
+
+
+def _environment(root: Path) -> dict[str, str]:
+    if root.parent.name != "rust":
+        return {"PATH": PATH}
+    return {"PATH": PATH, "CARGO_HOME": "/usr/local/cargo", "RUST_VERSION": _rustc("--version").split()[1]}
+
+
 def _ensure_base(store: Path, image: str) -> None:
     root = maker(image)()
     name = image if image.startswith("docker.io/") else f"docker.io/library/{image.split('/')[-1]}"
@@ -110,7 +145,7 @@ def _ensure_base(store: Path, image: str) -> None:
         return
     with tempfile.TemporaryDirectory(prefix="gantry-base-") as folder:
         archive = Path(folder, "base.tar")
-        ociimage.write_docker_archive(root, name, archive, cmd=["/bin/sh"], env={"PATH": PATH},
+        ociimage.write_docker_archive(root, name, archive, cmd=["/bin/sh"], env=_environment(root),
                                       labels={"dev.gantry.base": label})
         _buildah(store, "rmi", "--force", name, checked=False)
         _buildah(store, "pull", f"docker-archive:{archive}")
@@ -133,7 +168,7 @@ def _buildah(store: Path, *arguments: str, checked: bool = True, shown: bool = F
     if done.returncode and checked:
         missing = re.search(r"(\S+): image not known|no such image: (\S+)", words)
         hint = (f"\nThere is no image {next(filter(None, missing.groups()))} here, and nothing is pulled; "
-                "dev/image makes debian:* and python:* only" if missing else "")
+                "dev/image makes debian:*, python:* and rust:* only" if missing else "")
         raise Failure(f"buildah {arguments[0]} failed:\n{words[-4000:].rstrip()}{hint}")
     return words
 

@@ -10,18 +10,39 @@ import subprocess
 from pathlib import Path
 
 import background
-from devlib import Failure, until, warn
+from devlib import Failure, state_dir, until, warn
 
 CLUSTER = "local"
+SHARED = Path("/var/lib/gantry")
 
 
 def folder() -> Path:
-    """Its keys and its database. Root gives PostgreSQL to another user, who cannot enter root's home."""
-    return Path("/var/lib/gantry/up") if os.geteuid() == 0 else background.home() / "fleet"
+    """Its keys and its database. Root gives PostgreSQL to another user, who cannot enter root's home; each state folder
+    has its own there."""
+    if os.geteuid() != 0:
+        return background.home() / "fleet"
+    return SHARED / f"up-{hashlib.sha256(str(state_dir()).encode()).hexdigest()[:8]}"
 
 
 def forget() -> None:
     shutil.rmtree(folder(), ignore_errors=True)
+    try:
+        SHARED.rmdir()
+    except OSError:
+        pass  # somebody else's is in it, or it is not there
+
+
+def database() -> str:
+    """The address of the database that the user names, "" when they name none."""
+    return os.environ.get("DATABASE_URL", "")
+
+
+def has_postgres() -> bool:
+    """Where the fleet server itself looks for one."""
+    given = os.environ.get("GANTRY_POSTGRES_BIN")
+    places = [Path(given)] if given else []
+    places += [*Path("/usr/lib/postgresql").glob("*/bin"), *map(Path, os.get_exec_path())]
+    return any(all((place / name).is_file() for name in ("initdb", "postgres", "pg_ctl")) for place in places)
 
 
 class FleetRun:
@@ -34,9 +55,9 @@ class FleetRun:
         self.port = port
         command = [self.program, "fleet", "serve", f"--address=127.0.0.1:{port}",
                    f"--admin-address=127.0.0.1:{admin_port}", f"--state-dir={folder()}", "--log-format=text"]
-        key = hashlib.sha256(self.program.read_bytes() + json.dumps([str(word) for word in command]).encode())
-        environment = {"NO_COLOR": "1", "PATH": f"{self.tools}:{os.environ.get('PATH', '')}", "DATABASE_URL": "",
-                       **environment}
+        words = [*map(str, command), database()]
+        key = hashlib.sha256(self.program.read_bytes() + json.dumps(words).encode())
+        environment = {"NO_COLOR": "1", "PATH": f"{self.tools}:{os.environ.get('PATH', '')}", **environment}
         self.process.start(command, key.hexdigest(), environment)
         if not until(lambda: not self.process.about() or self.ask("GET", "/health", token=""), 90, 0.2):
             raise Failure(f"the fleet server does not answer:\n{self.process.tail()}")

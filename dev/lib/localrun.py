@@ -4,7 +4,7 @@ import json
 import os
 import shutil
 import subprocess
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import background
@@ -14,12 +14,17 @@ from devlib import DEV, REPO, Failure, locked, state_dir
 CLUSTER = "gantry"
 NAMESPACE = "gantry-system"
 # One object per file. kubectl takes the files of a folder, and not those of folders in it.
-EXAMPLES = [REPO / "examples", REPO / "examples/kaos", REPO / "examples/ollama"]
+EXAMPLES = ["examples", "examples/kaos", "examples/ollama"]
+# What any cluster with the Internet can run: a public image of Python and packages from PyPI.
+EXAMPLES_ANYWHERE = ["examples/mcpserver-package-http.yaml", "examples/mcpserver-package-stdio.yaml"]
+# These need an image of ours besides, which a ConfigMap of the cluster has to name.
+EXAMPLES_RUNTIME = ["examples/mcpserver-python-string.yaml", "examples/mcpserver-tools-string.yaml"]
+RUNTIMES = "kaos-mcp-runtimes"
 
 
-def example_files() -> list[str]:
+def as_files(examples: list[str]) -> list[str]:
     """As arguments of kubectl."""
-    return [word for folder in EXAMPLES for word in ("-f", str(folder))]
+    return [word for path in examples for word in ("-f", str(REPO / path))]
 
 
 def lock():
@@ -31,7 +36,10 @@ class Run:
     """What dev/up notes before it starts anything, so that dev/down knows it however up ended."""
 
     local: bool
-    kubeconfig: str
+    kubeconfig: str  # what is used: of a cluster of the user's a copy, see `keep`
+    given: str = ""  # the user's KUBECONFIG, "" for the local cluster
+    context: str = ""
+    examples: list[str] = field(default_factory=lambda: list(EXAMPLES))
     port: int = 0
     fleet_port: int = 0
     fleet_admin_port: int = 0
@@ -63,6 +71,19 @@ def foreign() -> str:
     return "" if not given or Path(given).absolute() == own else given
 
 
+def keep(given: str) -> tuple[str, str]:
+    """Copy what KUBECONFIG says of its current context; gives the file and the context. All later calls use the copy:
+    when the user has turned to another cluster meanwhile, dev/down must not clear that one."""
+    if not any(Path(file).is_file() for file in given.split(os.pathsep) if file):
+        raise Failure(f"KUBECONFIG={given} is not a file; without KUBECONFIG a local cluster is started")
+    text = Kubectl(given, local=False)("config", "view", "--minify", "--flatten", "--raw", "-o", "json")
+    background.home().mkdir(parents=True, exist_ok=True, mode=0o700)
+    file = background.home() / "kubeconfig"
+    with open(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as copy:
+        copy.write(text)
+    return str(file), json.loads(text)["current-context"]
+
+
 def tools() -> str:
     asked = subprocess.run([DEV / "tools", "path"], text=True, stdout=subprocess.PIPE, check=False)
     if asked.returncode:
@@ -71,8 +92,10 @@ def tools() -> str:
 
 
 class Kubectl:
-    def __init__(self, kubeconfig: str):
-        self.program = Path(tools()) / "kubectl"
+    def __init__(self, kubeconfig: str, local: bool):
+        # For a cluster of the user's their own, which fits it; and ours is for x86_64 only.
+        theirs = None if local else shutil.which("kubectl")
+        self.program = Path(theirs or Path(tools()) / "kubectl")
         self.environment = {**os.environ, "KUBECONFIG": kubeconfig}
 
     def __call__(self, *arguments, stdin: str | None = None, ok: bool = True, timeout: float = 60) -> str:

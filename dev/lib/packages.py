@@ -1,8 +1,10 @@
 """Debian packages, by group: which are missing, and installing them without starting daemons."""
 
 import os
+import re
 import shutil
 import subprocess
+import time
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -43,9 +45,8 @@ def missing(groups: list[str]) -> list[str]:
     answer = subprocess.run(
         ["dpkg-query", "-W", "-f", "${Package} ${db:Status-Status}\n", *names],
         stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=False)
-    installed = {line.split()[0] for line in answer.stdout.splitlines()
-                 if line.endswith(" installed")}
-    return [p.split("|")[0] for p in wanted if not installed & set(p.split("|"))]
+    have = {line.split()[0] for line in answer.stdout.splitlines() if line.endswith(" installed")}
+    return [p.split("|")[0] for p in wanted if not have & set(p.split("|"))]
 
 
 def ensure(*groups: str) -> None:
@@ -69,16 +70,58 @@ def _install(todo: list[str]) -> None:
     # Another apt may be at work on the machine: wait for it instead of failing.
     apt = [*become_root, *environment, "apt-get", "-q", "-y", "-o", "DPkg::Lock::Timeout=600",
            "-o", "Acquire::Retries=3"]
+    before = installed()
     with _no_daemons(become_root):
         for command in (["update"], ["install", "--no-install-recommends", *todo]):
-            done = subprocess.run([*apt, *command], stdin=subprocess.DEVNULL, text=True, check=False,
-                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-            if done.returncode:
-                tail = "\n".join(done.stdout.splitlines()[-25:])
-                raise Failure(f"apt-get {command[0]} failed ({done.returncode}):\n{tail}")
+            _apt([*apt, *command], command[0])
+    _disable(become_root, units(installed() - before))
     left = missing_names(todo)
     if left:
         raise Failure(f"apt-get said it was done, but these are not installed: {', '.join(left)}")
+
+
+def _apt(words: list[str], name: str) -> None:
+    """Run apt-get; every few seconds a line tells how far it is."""
+    begin = shown = time.monotonic()
+    lines = []
+    with subprocess.Popen(words, stdin=subprocess.DEVNULL, text=True, errors="replace", stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT) as apt:
+        for line in apt.stdout:
+            lines.append(line.rstrip())
+            if time.monotonic() - shown >= 5:
+                shown = time.monotonic()
+                say(f"  [{shown - begin:3.0f} s] {lines[-1][:100]}")
+    if apt.returncode:
+        tail = "\n".join(lines[-25:])
+        raise Failure(f"apt-get {name} failed ({apt.returncode}):\n{tail}")
+
+
+def installed() -> set[str]:
+    """The names of all installed packages."""
+    answer = subprocess.run(["dpkg-query", "-W", "-f", "${Package} ${db:Status-Status}\n"],
+                            stdout=subprocess.PIPE, text=True, check=True)
+    return {line.split()[0] for line in answer.stdout.splitlines() if line.endswith(" installed")}
+
+
+def units(names: set[str]) -> list[str]:
+    """The services that these packages bring."""
+    if not names:
+        return []
+    answer = subprocess.run(["dpkg-query", "-L", *sorted(names)], stdout=subprocess.PIPE, text=True, check=False)
+    found = re.findall(r"^(?:/usr)?/lib/systemd/system/([^/@]+\.(?:service|socket))$", answer.stdout, re.MULTILINE)
+    return sorted(set(found))
+
+
+def _disable(become_root: list[str], names: list[str]) -> None:
+    """Keep daemons that nobody asked for from starting at the next boot: one would take a port of ours
+    (docker-registry's), and none is used as it is. Those that were here before are left alone."""
+    if not shutil.which("systemctl"):
+        return
+    for name in names:
+        asked = subprocess.run(["systemctl", "is-enabled", name], capture_output=True, text=True, check=False)
+        if asked.stdout.strip() == "enabled":
+            say(f"not to be started with the machine: {name}")
+            subprocess.run([*become_root, "systemctl", "disable", "--quiet", name], capture_output=True, check=False)
 
 
 def missing_names(names: list[str]) -> list[str]:

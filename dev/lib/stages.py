@@ -33,6 +33,8 @@ class Stage:
     after: tuple[str, ...] = ()
     # Part of a run that names no stages.
     usual: bool = True
+    # Clusters and images need root, and Debian's packages.
+    root: bool = False
 
 
 def clock(seconds: float) -> str:

@@ -15,6 +15,7 @@ from base64 import b64encode
 from contextlib import contextmanager
 from pathlib import Path
 
+import surroundings
 from devlib import until
 
 NAME = "gantry-fleet"
@@ -31,7 +32,8 @@ def common(chart) -> list[str]:
 
 
 def own_database(chart) -> list[str]:
-    return [*common(chart), "--set=fleet.postgresql.enabled=true", "--set=fleet.postgresql.storage.size=1Gi",
+    return [*common(chart), "--set=fleet.serviceMonitor.enabled=true",
+            "--set=fleet.postgresql.enabled=true", "--set=fleet.postgresql.storage.size=1Gi",
             f"--set=fleet.postgresql.image={chart.images.name('test-postgres')}"]
 
 
@@ -146,6 +148,7 @@ def serve(chart, need, upgrade) -> str:
         upgrade(*own_database(chart))
         seconds = time.monotonic() - begin
         need(until(lambda: health(context), 30, 1), f"/health does not answer\n{logs()}")
+        need("gantry_fleet_" in surroundings.scraped(chart, need, NAME), "no metrics of the fleet server")
         need(ask(context, "/api/v1/clusters")[0] == 401, "it answers without a token")
         command = ["exec", "-n", chart.namespace, f"deployment/{NAME}", "--", "gantry", "fleet", "token",
                    "--jwt-secret-file=/etc/gantry/keys/token.key"]

@@ -41,9 +41,9 @@ def clean(chart) -> None:
     chart.kubectl("delete", "crd", "--ignore-not-found", "--timeout=30s", *names, ok=False)
 
 
-def monitored(chart, need) -> str:
-    """A ServiceMonitor is right if what it selects has what it names."""
-    monitor = chart.get("servicemonitors", "-n", chart.namespace, "gantry-operator")["spec"]
+def scraped(chart, need, name: str) -> str:
+    """What Prometheus would get. A ServiceMonitor is right if what it selects has what it names."""
+    monitor = chart.get("servicemonitors", "-n", chart.namespace, name)["spec"]
     labels = ",".join(f"{name}={value}" for name, value in monitor["selector"]["matchLabels"].items())
     [endpoint] = monitor["endpoints"]
     # Prometheus passes over those that lack the port.
@@ -52,7 +52,11 @@ def monitored(chart, need) -> str:
     need(len(names) == 1, f"it finds {names}")
     [name] = names
     path = f"/api/v1/namespaces/{chart.namespace}/services/{name}:{endpoint['port']}/proxy{endpoint['path']}"
-    need("gantry_leader" in chart.kubectl("get", "--raw", path), f"no metrics at {path}")
+    return chart.kubectl("get", "--raw", path)
+
+
+def monitored(chart, need) -> str:
+    need("gantry_leader" in scraped(chart, need, "gantry-operator"), "no metrics of the operator")
     rules = chart.get("prometheusrules", "-n", chart.namespace)["items"]
     alerts = [rule for one in rules for group in one["spec"]["groups"] for rule in group["rules"] if "alert" in rule]
     files = list((chart.folder / "files/alerts").glob("*.yaml"))

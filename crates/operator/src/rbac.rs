@@ -85,6 +85,11 @@ pub fn cluster() -> Vec<PolicyRule> {
     merge([CLUSTER, crate::penin::change::CLUSTER_RBAC])
 }
 
+/// On top of the others, cluster-wide, where changes can be asked for by HTTP.
+pub fn changes_endpoint() -> Vec<PolicyRule> {
+    merge([crate::penin::change::ENDPOINT_RBAC])
+}
+
 /// On top of the others when all namespaces are looked after.
 pub fn whole_cluster() -> Vec<PolicyRule> {
     merge([WHOLE_CLUSTER])
@@ -133,7 +138,14 @@ mod tests {
     #[test]
     fn nothing_is_granted_by_wildcard() {
         let metrics = [crate::metrics_api::rules(), crate::metrics_api::reader_rules()].concat();
-        for rule in [namespaced(), cluster(), whole_cluster(), own_namespace(), metrics].concat() {
+        let ours = [
+            namespaced(),
+            cluster(),
+            changes_endpoint(),
+            whole_cluster(),
+            own_namespace(),
+        ];
+        for rule in [ours.concat(), metrics].concat() {
             let words = [rule.api_groups, rule.resources, Some(rule.verbs)]
                 .into_iter()
                 .flatten()

@@ -63,6 +63,7 @@ fn generated() -> anyhow::Result<BTreeMap<PathBuf, String>> {
     for (name, rules) in [
         ("operator-rules", rbac::namespaced()),
         ("operator-cluster-rules", rbac::cluster()),
+        ("operator-changes-endpoint-rules", rbac::changes_endpoint()),
         ("operator-whole-cluster-rules", rbac::whole_cluster()),
         ("operator-own-namespace-rules", rbac::own_namespace()),
         (

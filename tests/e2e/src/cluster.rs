@@ -201,6 +201,7 @@ async fn operator_identity(client: &Client, admin: &Config) -> anyhow::Result<Co
     let rules = [
         rbac::namespaced(),
         rbac::cluster(),
+        rbac::changes_endpoint(),
         rbac::whole_cluster(),
         rbac::own_namespace(),
     ]

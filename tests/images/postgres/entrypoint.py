@@ -26,4 +26,7 @@ if not (data / "PG_VERSION").exists():
     if database not in ("postgres", "template1"):
         subprocess.run([BIN / "postgres", "--single", "-D", data, "postgres"], text=True, check=True,
                        stdout=subprocess.DEVNULL, input=f'CREATE DATABASE "{database}"\n')
-os.execv(BIN / "postgres", [str(BIN / "postgres"), "-D", str(data), "-c", "listen_addresses=*", *sys.argv[1:]])
+# Debian's server puts its socket there, and the image has no such folder unless a pod mounts one.
+sockets = "/var/run/postgresql" if os.access("/var/run/postgresql", os.W_OK) else "/tmp"
+os.execv(BIN / "postgres", [str(BIN / "postgres"), "-D", str(data), "-c", "listen_addresses=*",
+                            "-c", f"unix_socket_directories={sockets}", *sys.argv[1:]])

@@ -72,19 +72,19 @@ pub const RBAC: &[Rule] = &[
     },
 ];
 
-/// Cluster-wide: who somebody is, and what they may do.
-pub const CLUSTER_RBAC: &[Rule] = &[
-    Rule {
-        group: "authentication.k8s.io",
-        resources: &["tokenreviews"],
-        verbs: &["create"],
-    },
-    Rule {
-        group: "authorization.k8s.io",
-        resources: &["subjectaccessreviews"],
-        verbs: &["create"],
-    },
-];
+/// Cluster-wide: what somebody may do.
+pub const CLUSTER_RBAC: &[Rule] = &[Rule {
+    group: "authorization.k8s.io",
+    resources: &["subjectaccessreviews"],
+    verbs: &["create"],
+}];
+
+/// Cluster-wide, where changes can be asked for by HTTP: whose token it is.
+pub const ENDPOINT_RBAC: &[Rule] = &[Rule {
+    group: "authentication.k8s.io",
+    resources: &["tokenreviews"],
+    verbs: &["create"],
+}];
 
 /// In the operator's own namespace: the key of the ledgers, made once.
 pub const HOME_RBAC: &[Rule] = &[Rule {
