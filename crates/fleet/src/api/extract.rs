@@ -214,6 +214,7 @@ impl Asked {
             subject: String::new(),
             roles: std::collections::BTreeSet::new(),
             environments: None,
+            user: None,
         });
         let operation = request
             .extensions()

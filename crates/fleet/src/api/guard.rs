@@ -123,12 +123,14 @@ async fn authenticate(app: &App, header: Option<HeaderValue>) -> Result<Caller, 
     if verdict == Err(Rejected::UnknownKey) && verifier.reload_for_unknown(app.fleet.now()).await {
         verdict = verifier.verify(token);
     }
-    verdict.map_err(|rejected| {
+    let caller = verdict.map_err(|rejected| {
         Error::Unauthorized(match rejected {
             Rejected::Expired => "the token has expired",
             Rejected::UnknownKey | Rejected::Invalid => "the token is not valid here",
         })
-    })
+    })?;
+    people::still_there(&app.fleet, &caller).await?;
+    Ok(caller)
 }
 
 /// Paths and methods that there are not. Strangers do not learn which ones there are.

@@ -20,6 +20,7 @@ use jsonwebtoken::{
 };
 use serde::{Deserialize, Serialize};
 use url::Url;
+use uuid::Uuid;
 
 pub const ISSUER: &str = "gantry-fleet";
 pub const AUDIENCE: &str = "gantry-fleet";
@@ -77,6 +78,9 @@ struct Claims {
     role: Several,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     environments: Option<Several>,
+    /// Of the local user who logged in for it. Under a name that no identity provider uses for something else.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    gantry_user: Option<Uuid>,
 }
 
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -219,6 +223,7 @@ fn caller(claims: &Claims) -> Caller {
             .environments
             .as_ref()
             .map(|names| names.iter().filter_map(|name| name.parse().ok()).collect()),
+        user: claims.gantry_user,
     }
 }
 
@@ -320,6 +325,8 @@ pub struct Grant<'g> {
     pub subject: &'g str,
     pub roles: &'g BTreeSet<Role>,
     pub environments: Option<&'g BTreeSet<Environment>>,
+    /// The local user it is for; the token ends with them.
+    pub user: Option<Uuid>,
     pub lifetime: SignedDuration,
 }
 
@@ -345,6 +352,7 @@ impl Issuer {
             environments: grant
                 .environments
                 .map(|names| Several::Many(names.iter().map(|name| name.name().to_owned()).collect())),
+            gantry_user: grant.user,
         };
         let token = encode(&Header::new(Algorithm::HS256), &claims, &self.key).map_err(TokenError::Sign)?;
         Ok((token, expires))

@@ -344,7 +344,7 @@ async fn prove(
     credentials: &Sanitised,
     purpose: &str,
 ) -> Result<Look, Error> {
-    let mut work = Work::of(fleet, &ask.caller.subject, Some(&ask.trace_id)).await?;
+    let mut work = Work::by(fleet, &ask.caller, &ask.trace_id).await?;
     work.record(Record {
         action: "cluster.accessed",
         outcome: "Succeeded",

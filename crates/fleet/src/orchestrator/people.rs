@@ -12,7 +12,7 @@ use gantry_fleet_domain::{
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::{Ask, Begun, Fleet, Record, Reply, Work};
+use super::{Ask, Begun, Fleet, Record, Reply, Work, work::NO_USER};
 use crate::{
     Error,
     error::is_taken,
@@ -53,7 +53,12 @@ pub async fn login(fleet: &Fleet, trace_id: &str, body: api::Login) -> Result<ap
     let Some(user) = user else {
         return Err(Error::Unauthorized(WRONG));
     };
-    let mut work = Work::of(fleet, &user.username, Some(trace_id)).await?;
+    let mut work = Work::by_user(fleet, user.id, trace_id)
+        .await
+        .map_err(|error| match error {
+            Error::Unauthorized(_) => Error::Unauthorized(WRONG),
+            other => other,
+        })?;
     // Looked at when the guess is known, one after the other: many at once are no more guesses.
     let is_locked = store::locked_until(work.db(), user.id)
         .await?
@@ -77,6 +82,7 @@ pub async fn login(fleet: &Fleet, trace_id: &str, body: api::Login) -> Result<ap
         subject: &user.username,
         roles: &roles,
         environments: environments.as_ref(),
+        user: Some(user.id),
         lifetime: fleet.token_lifetime,
     };
     let (token, expires_at) = issuer
@@ -124,6 +130,14 @@ async fn note(
     work.commit().await
 }
 
+/// Refuses a token whose user was removed since it was issued, on whichever replica that was.
+pub async fn still_there(fleet: &Fleet, caller: &Caller) -> Result<(), Error> {
+    match caller.user {
+        Some(user) if !store::is_user(&fleet.pool, user).await? => Err(Error::Unauthorized(NO_USER)),
+        _ => Ok(()),
+    }
+}
+
 /// Writes down that somebody was refused something.
 pub async fn denied(
     fleet: &Fleet,
@@ -131,7 +145,7 @@ pub async fn denied(
     trace_id: &str,
     operation: &'static str,
 ) -> Result<(), Error> {
-    let mut work = Work::of(fleet, &caller.subject, Some(trace_id)).await?;
+    let mut work = Work::by(fleet, caller, trace_id).await?;
     work.record(Record {
         action: "access.denied",
         outcome: "Denied",

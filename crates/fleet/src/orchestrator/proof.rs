@@ -97,7 +97,7 @@ pub async fn prove(
 }
 
 async fn record(fleet: &Fleet, ask: &Ask, id: &str, name: &str, clusters: &[String]) -> Result<(), Error> {
-    let mut work = Work::of(fleet, &ask.caller.subject, Some(&ask.trace_id)).await?;
+    let mut work = Work::by(fleet, &ask.caller, &ask.trace_id).await?;
     work.record(Record {
         action: "crd.proof-asked",
         outcome: "Succeeded",

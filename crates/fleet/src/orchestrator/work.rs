@@ -17,6 +17,9 @@ use crate::{
     infrastructure::store::{audit, idempotency, people, time},
 };
 
+/// Of a token whose user was removed.
+pub(super) const NO_USER: &str = "the user of this token was removed";
+
 /// What is known of a request, whatever it is about.
 #[derive(Clone, Debug)]
 pub struct Ask {
@@ -85,7 +88,12 @@ impl Ask {
     pub async fn answered(&self, fleet: &Fleet) -> Result<Option<Reply>, Error> {
         let Some(key) = &self.key else { return Ok(None) };
         let mut connection = fleet.pool.acquire().await?;
-        match idempotency::find(&mut connection, &self.caller.subject, key).await? {
+        let person = match self.caller.user {
+            Some(id) => Some(id),
+            None => people::known(&mut connection, &self.caller.subject).await?,
+        };
+        let Some(person) = person else { return Ok(None) };
+        match idempotency::find(&mut connection, person, key).await? {
             Some(answered) => self.replay(answered).map(Some),
             None => Ok(None),
         }
@@ -128,7 +136,7 @@ impl Ask {
     }
 
     pub async fn begin<'f>(&self, fleet: &'f Fleet) -> Result<Begun<'f>, Error> {
-        let mut work = Work::of(fleet, &self.caller.subject, Some(&self.trace_id)).await?;
+        let mut work = Work::by(fleet, &self.caller, &self.trace_id).await?;
         if let Some(key) = &self.key {
             let taken = idempotency::take(
                 &mut work.transaction,
@@ -140,7 +148,7 @@ impl Ask {
             )
             .await?;
             if !taken {
-                let answered = idempotency::find(&mut work.transaction, &self.caller.subject, key).await?;
+                let answered = idempotency::find(&mut work.transaction, work.person, key).await?;
                 return match answered {
                     Some(answered) => self.replay(answered).map(Begun::Repeated),
                     None => Err(Error::Conflict {
@@ -172,6 +180,31 @@ impl<'f> Work<'f> {
             person,
             now: fleet.now(),
             trace_id: trace_id.map(str::to_owned),
+            key: None,
+        })
+    }
+
+    /// Work of somebody who asked for it. A local user may have been removed since their token was looked at: then nothing
+    /// is done in their name, and the name that was erased does not come back.
+    pub async fn by(fleet: &'f Fleet, caller: &Caller, trace_id: &str) -> Result<Self, Error> {
+        match caller.user {
+            Some(user) => Self::by_user(fleet, user, trace_id).await,
+            None => Self::of(fleet, &caller.subject, Some(trace_id)).await,
+        }
+    }
+
+    /// Work of a local user.
+    pub async fn by_user(fleet: &'f Fleet, user: Uuid, trace_id: &str) -> Result<Self, Error> {
+        let mut transaction = fleet.pool.begin().await?;
+        if !people::hold_user(&mut transaction, user).await? {
+            return Err(Error::Unauthorized(NO_USER));
+        }
+        Ok(Self {
+            fleet,
+            transaction,
+            person: user,
+            now: fleet.now(),
+            trace_id: Some(trace_id.to_owned()),
             key: None,
         })
     }

@@ -2,8 +2,11 @@
 
 use std::sync::{Arc, Mutex};
 
-use super::support::{Running, pool};
-use gantry_fleet::infrastructure::tokens::{AUDIENCE, ISSUER, KeySource};
+use super::support::{Asker, Running, definition, pool, settings};
+use gantry_fleet::{
+    infrastructure::tokens::{AUDIENCE, ISSUER, KeySource},
+    orchestrator::people::denied,
+};
 use jiff::Timestamp;
 use jsonwebtoken::{Algorithm, EncodingKey, Header, encode};
 use serde_json::{Value, json};
@@ -66,6 +69,63 @@ async fn a_local_user_logs_in_with_their_roles_and_environments() {
         )
         .await
         .refused(401, "UNAUTHORIZED");
+    running.server.stop().await;
+}
+
+/// Logs somebody in whom the administrator has made, and gives their token.
+async fn logged_in(running: &Running, name: &str, role: &str) -> String {
+    let user = json!({"username": name, "password": PASSWORD, "roles": [role]});
+    running.admin.post("/users", &user).await.expect(201);
+    let body = json!({"username": name, "password": PASSWORD});
+    let got = running.asker(None).post("/authentication/login", &body).await;
+    got.expect(200).body["token"].as_str().unwrap().to_owned()
+}
+
+#[tokio::test]
+async fn a_token_ends_with_its_user_on_every_replica_and_the_name_stays_erased() {
+    let running = Running::start().await;
+    let other = gantry_fleet::Server::start(settings(&running.database_url, running.folder.path()))
+        .await
+        .unwrap();
+    let token = logged_in(&running, "jo", "Operator").await;
+    let jo = [&running.server, &other].map(|server| Asker::new(server, Some(token.clone())));
+    for jo in &jo {
+        jo.get("/operators").await.expect(200);
+    }
+    let crd =
+        json!({"schemaDefinition": definition("things.example.com", json!({})), "operatorVersion": "1.0.0"});
+    let key = [("idempotency-key", "jo's")];
+    jo[0].ask("post", "/crds", Some(&crd), &key).await.expect(201);
+    let again = jo[1].ask("post", "/crds", Some(&crd), &key).await.expect(201);
+    assert_eq!(again.header("idempotency-replayed"), "true");
+    let caller = running.server.fleet.verifier.verify(&token).unwrap();
+    running.admin.delete("/users/jo").await.expect(204);
+    for jo in &jo {
+        jo.get("/operators").await.refused(401, "UNAUTHORIZED");
+        jo.get("/nothing").await.refused(401, "UNAUTHORIZED");
+        jo.ask("post", "/crds", Some(&crd), &key)
+            .await
+            .refused(401, "UNAUTHORIZED");
+        jo.get("/users").await.refused(401, "UNAUTHORIZED");
+    }
+    // A request that was let in before they were removed writes nothing after it.
+    let late = denied(&running.server.fleet, &caller, "trace", "listUsers").await;
+    assert!(
+        matches!(late, Err(gantry_fleet::Error::Unauthorized(_))),
+        "{late:?}"
+    );
+    let named = async || -> i64 {
+        sqlx::query_scalar("select count(*) from people where subject = 'jo'")
+            .fetch_one(&pool(&running.database_url).await)
+            .await
+            .unwrap()
+    };
+    assert_eq!(named().await, 0, "the name came back");
+    // Somebody else of that name is somebody else.
+    let new = logged_in(&running, "jo", "Viewer").await;
+    running.asker(Some(new)).get("/operators").await.expect(200);
+    jo[0].get("/operators").await.refused(401, "UNAUTHORIZED");
+    other.stop().await;
     running.server.stop().await;
 }
 

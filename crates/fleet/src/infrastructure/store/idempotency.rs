@@ -17,14 +17,13 @@ pub struct Answered {
 
 pub async fn find(
     connection: &mut PgConnection,
-    subject: &str,
+    person: Uuid,
     key: &str,
 ) -> Result<Option<Answered>, sqlx::Error> {
     sqlx::query_as(
-        "select i.operation, i.request, i.status, i.body, i.revision from idempotency i join people p on p.id = i.person
-         where p.subject = $1 and i.key = $2",
+        "select operation, request, status, body, revision from idempotency where person = $1 and key = $2",
     )
-    .bind(subject)
+    .bind(person)
     .bind(key)
     .fetch_optional(connection)
     .await

@@ -178,6 +178,7 @@ pub fn token_in(
         subject,
         roles: &roles.iter().copied().collect(),
         environments: environments.as_ref(),
+        user: None,
         lifetime,
     };
     Issuer::new(SECRET, ISSUER, AUDIENCE)
