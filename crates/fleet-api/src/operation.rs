@@ -423,6 +423,12 @@ impl Operation {
         }
     }
 
+    /// Whether it changes nothing, neither here nor elsewhere.
+    pub fn only_reads(self) -> bool {
+        // Sent with a body, and a question all the same.
+        self.spec().method == "get" || self == Self::ValidateCrd
+    }
+
     /// Whether it is answered without a token.
     pub fn is_open(self) -> bool {
         matches!(self, Self::Health | Self::Login)

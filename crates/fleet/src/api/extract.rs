@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 use url::form_urlencoded;
 
-use super::answer::Trace;
+use super::answer::{Trace, about};
 use crate::{Error, infrastructure::store::Window, orchestrator::Ask};
 
 const LONGEST_KEY: usize = 255;
@@ -27,7 +27,9 @@ impl<S: Send + Sync> FromRequestParts<S> for Name {
         let Path(name) = Path::<String>::from_request_parts(parts, state)
             .await
             .map_err(|_| Error::invalid("name", "is not text"))?;
-        Ok(Self(checked_name("name", name)?))
+        let name = checked_name("name", name)?;
+        note(parts, &name);
+        Ok(Self(name))
     }
 }
 
@@ -41,7 +43,20 @@ impl<S: Send + Sync> FromRequestParts<S> for NameAndPart {
         let Path((name, part)) = Path::<(String, String)>::from_request_parts(parts, state)
             .await
             .map_err(|_| Error::invalid("path", "is not text"))?;
-        Ok(Self(checked_name("name", name)?, checked_name("path", part)?))
+        let name = checked_name("name", name)?;
+        note(parts, &name);
+        Ok(Self(name, checked_name("path", part)?))
+    }
+}
+
+/// The log tells what a request is about.
+fn note(parts: &Parts, name: &str) {
+    let operation = parts.extensions.get::<Operation>();
+    match operation.map(|operation| operation.spec().tag) {
+        Some("operators") => about("operator", name),
+        Some("clusters") => about("cluster", name),
+        Some("crds") => about("crd", name),
+        _ => {}
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::{
     net::SocketAddr,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -56,10 +57,23 @@ pub async fn guard(
             put(&mut response, HeaderName::from_static(name), &value);
         }
     }
-    app.fleet
-        .metrics
-        .answered(operation.id(), response.status().as_u16(), begin.elapsed());
+    let (status, took) = (response.status().as_u16(), begin.elapsed());
+    app.fleet.metrics.answered(operation.id(), status, took);
+    log(operation, status, took, response.extensions().get::<Arc<Error>>());
     response
+}
+
+/// One line for each request that may change something; those that only look are many, and told on request.
+fn log(operation: Operation, status: u16, took: Duration, error: Option<&Arc<Error>>) {
+    let (operation, reads) = (operation.id(), operation.only_reads());
+    let duration_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
+    let code = error.map(|error| error.code());
+    let code = code.as_deref();
+    if reads {
+        tracing::debug!(operation, status, duration_ms, code, "a request was answered");
+    } else {
+        tracing::info!(operation, status, duration_ms, code, "a request was answered");
+    }
 }
 
 async fn admit(
@@ -77,6 +91,8 @@ async fn admit(
         return count(app, operation, &from.unwrap_or_default(), limit).await;
     };
     let caller = authenticate(app, request.headers().get(header::AUTHORIZATION).cloned()).await?;
+    // Before it can be refused: who was is what the line is read for.
+    tracing::Span::current().record("user", caller.subject.as_str());
     count(app, operation, &caller.subject, limit).await?;
     if let Err(denied) = caller.may(right, None) {
         let trace = request
@@ -87,7 +103,6 @@ async fn admit(
         people::denied(&app.fleet, &caller, &trace, operation.id()).await?;
         return Err(Error::Forbidden(denied.to_string()));
     }
-    tracing::Span::current().record("user", caller.subject.as_str());
     request.extensions_mut().insert(caller);
     Ok(())
 }

@@ -83,10 +83,11 @@ async fn logged_in(running: &Running, name: &str, role: &str) -> String {
 
 #[tokio::test]
 async fn a_token_ends_with_its_user_on_every_replica_and_the_name_stays_erased() {
-    let running = Running::start().await;
-    let other = gantry_fleet::Server::start(settings(&running.database_url, running.folder.path()))
-        .await
-        .unwrap();
+    let mut keys = None;
+    let running = Running::with(|settings| keys = Some(settings.keys.clone())).await;
+    let mut second = settings(&running.database_url, running.folder.path());
+    second.keys = keys.unwrap();
+    let other = gantry_fleet::Server::start(second).await.unwrap();
     let token = logged_in(&running, "jo", "Operator").await;
     let jo = [&running.server, &other].map(|server| Asker::new(server, Some(token.clone())));
     for jo in &jo {
