@@ -24,7 +24,7 @@ use crate::{
         tokens::{FileIssuer, TokenError, Verifier},
     },
     metrics::Metrics,
-    orchestrator::{Fleet, reach::Connections, tasks},
+    orchestrator::{Fleet, Marks, reach::Connections, tasks},
     settings::Settings,
 };
 
@@ -157,6 +157,7 @@ async fn fleet(settings: &Settings, registry: &Registry) -> Result<Fleet, ServeE
         deployer_role: settings.deployer_role.clone(),
         holder: Uuid::new_v4(),
         connections: Connections::new(settings.cluster_connections as usize),
+        marks: Marks::default(),
     })
 }
 

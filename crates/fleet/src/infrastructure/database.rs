@@ -22,6 +22,7 @@ const MIGRATIONS: &[(i32, &str, &str)] = &[
         include_str!("../../migrations/0004_discovery.sql"),
     ),
     (5, "answers", include_str!("../../migrations/0005_answers.sql")),
+    (6, "secrets", include_str!("../../migrations/0006_secrets.sql")),
 ];
 
 /// "gantry" as a number: replicas that start together wait for each other here.

@@ -6,6 +6,7 @@ pub mod clusters;
 pub mod crds;
 pub mod deployer;
 pub mod health;
+mod marks;
 pub mod operators;
 pub mod people;
 pub mod proof;
@@ -25,6 +26,7 @@ use jiff::{SignedDuration, Timestamp};
 use sqlx::PgPool;
 use uuid::Uuid;
 
+pub use marks::Marks;
 pub use work::{Ask, Begun, Record, Reply, Work};
 
 use crate::{
@@ -66,6 +68,7 @@ pub struct Fleet {
     /// This process, in leases.
     pub holder: Uuid,
     pub connections: reach::Connections,
+    pub marks: marks::Marks,
 }
 
 impl Fleet {

@@ -9,7 +9,7 @@ use tokio::sync::Semaphore;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use uuid::Uuid;
 
-use super::{Fleet, clusters, deployer, health, operators, reach, retention};
+use super::{Fleet, clusters, deployer, health, marks, operators, reach, retention};
 use crate::{
     Error,
     infrastructure::{
@@ -223,6 +223,7 @@ async fn rewrap(fleet: &Fleet) -> Result<(), Error> {
             tracing::info!(operator = %id, key = current.id, "credentials are under the new key");
         }
     }
+    marks::rewrap(fleet, &current).await?;
     match failure {
         Some(error) => Err(Error::internal("failed to rewrap some credentials", error)),
         None => Ok(()),

@@ -11,7 +11,7 @@ use sha2::{Digest, Sha256};
 use sqlx::{PgConnection, Postgres, Transaction};
 use uuid::Uuid;
 
-use super::Fleet;
+use super::{Fleet, marks};
 use crate::{
     Error,
     infrastructure::store::{audit, idempotency, people, time},
@@ -28,7 +28,7 @@ pub struct Ask {
     pub trace_id: String,
     /// `Idempotency-Key`.
     pub key: Option<String>,
-    /// Of path and body: what the key stands for.
+    /// Of path and body: what the key stands for. Not to be kept as it is, see `marks`.
     pub digest: [u8; 32],
     /// `If-Match`.
     pub if_match: Option<String>,
@@ -93,14 +93,16 @@ impl Ask {
             None => people::known(&mut connection, &self.caller.subject).await?,
         };
         let Some(person) = person else { return Ok(None) };
-        match idempotency::find(&mut connection, person, key).await? {
-            Some(answered) => self.replay(answered).map(Some),
-            None => Ok(None),
-        }
+        let Some(answered) = idempotency::find(&mut connection, person, key).await? else {
+            return Ok(None);
+        };
+        drop(connection);
+        let mark = marks::mark(fleet, &self.digest).await?;
+        self.replay(answered, &mark).map(Some)
     }
 
-    fn replay(&self, answered: idempotency::Answered) -> Result<Reply, Error> {
-        if answered.operation != self.operation.id() || answered.request != self.digest {
+    fn replay(&self, answered: idempotency::Answered, mark: &[u8]) -> Result<Reply, Error> {
+        if answered.operation != self.operation.id() || answered.request != mark {
             return Err(Error::Conflict {
                 code: "IDEMPOTENCY_KEY_REUSED",
                 message: "this Idempotency-Key was used for another request; take a new one for each"
@@ -136,21 +138,26 @@ impl Ask {
     }
 
     pub async fn begin<'f>(&self, fleet: &'f Fleet) -> Result<Begun<'f>, Error> {
+        // Before the transaction: who holds one connection must not wait for another.
+        let keyed = match &self.key {
+            Some(key) => Some((key, marks::mark(fleet, &self.digest).await?)),
+            None => None,
+        };
         let mut work = Work::by(fleet, &self.caller, &self.trace_id).await?;
-        if let Some(key) = &self.key {
+        if let Some((key, mark)) = keyed {
             let taken = idempotency::take(
                 &mut work.transaction,
                 work.person,
                 key,
                 self.operation.id(),
-                &self.digest,
+                &mark,
                 time(work.now),
             )
             .await?;
             if !taken {
                 let answered = idempotency::find(&mut work.transaction, work.person, key).await?;
                 return match answered {
-                    Some(answered) => self.replay(answered).map(Begun::Repeated),
+                    Some(answered) => self.replay(answered, &mark).map(Begun::Repeated),
                     None => Err(Error::Conflict {
                         code: "REQUEST_IN_PROGRESS",
                         message: "the same request is being worked on; ask again in a moment".to_owned(),

@@ -81,7 +81,6 @@ async fn each_write_is_one_line_that_tells_who_did_what_to_what() {
         .map(|name| line[name].clone())
     };
     let all: Vec<_> = lines.iter().map(of).collect();
-    let null = Value::Null;
     let expected = [
         json!([
             "registerCrd",

@@ -1,9 +1,11 @@
 //! What holds for every request: repeated ones are done once, too many are refused, a database that is away is an
 //! answer and not a hang.
 
-use super::support::{Running, charts::Repository, definition, kube::StandIn, pool, token};
+use super::support::{Running, charts::Repository, definition, key_line, kube::StandIn, pool, token};
+use gantry_fleet::infrastructure::keys::{Keys, LocalKeys};
 use gantry_fleet_domain::access::Role;
 use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
 
 fn crd(version: &str) -> Value {
     json!({"schemaDefinition": definition("things.example.com", json!({})), "operatorVersion": version})
@@ -44,6 +46,82 @@ async fn a_request_that_is_repeated_with_its_key_is_done_once() {
         .await
         .expect(201);
     assert_eq!(got.header("idempotency-replayed"), "");
+    running.server.stop().await;
+}
+
+#[tokio::test]
+async fn what_is_kept_of_a_request_is_no_help_to_guess_a_password_and_is_known_to_all_replicas() {
+    let (old, new) = (key_line(), key_line());
+    let keys = Keys::local(LocalKeys::parse(&old).unwrap());
+    let running = Running::with(|settings| settings.keys = keys.clone()).await;
+    let body = json!({"username": "jo", "password": "correct horse battery", "roles": ["Viewer"]});
+    let key = [("idempotency-key", "k")];
+    running
+        .admin
+        .ask("post", "/users", Some(&body), &key)
+        .await
+        .expect(201);
+    let pool = pool(&running.database_url).await;
+    let kept: Vec<u8> = sqlx::query_scalar("select request from idempotency")
+        .fetch_one(&pool)
+        .await
+        .unwrap();
+    let mut plain = Sha256::new();
+    for part in ["POST", "/api/v1/users", &body.to_string()] {
+        plain.update((part.len() as u64).to_be_bytes());
+        plain.update(part);
+    }
+    assert_eq!(kept.len(), 32);
+    assert_ne!(
+        kept,
+        plain.finalize().to_vec(),
+        "anybody can make this from a guess"
+    );
+    // Another replica, and one that starts after the key that seals was rotated and the old one is gone.
+    let replica = async |line: &str| {
+        let mut settings = super::support::settings(&running.database_url, running.folder.path());
+        settings.keys = Keys::local(LocalKeys::parse(line).unwrap());
+        gantry_fleet::Server::start(settings).await.unwrap()
+    };
+    let asked = async |server: &gantry_fleet::Server| {
+        let asker = super::support::Asker::new(server, Some(token("admin", Role::Admin)));
+        asker.ask("post", "/users", Some(&body), &key).await
+    };
+    let other = replica(&old).await;
+    assert_eq!(
+        asked(&other).await.expect(201).header("idempotency-replayed"),
+        "true"
+    );
+    other.stop().await;
+    keys.replace(LocalKeys::parse(&format!("{new}\n{old}")).unwrap());
+    let name = keys.current().await.unwrap().id;
+    super::support::until("it is under the new key", async || {
+        let by: String = sqlx::query_scalar("select key_id from server_secrets")
+            .fetch_one(&pool)
+            .await
+            .unwrap();
+        (by == name).then_some(())
+    })
+    .await;
+    let later = replica(&new).await;
+    assert_eq!(
+        asked(&later).await.expect(201).header("idempotency-replayed"),
+        "true"
+    );
+    later.stop().await;
+    // Where the key is lost, requests with a key go on.
+    let lost = replica(&key_line()).await;
+    asked(&lost).await.refused(409, "IDEMPOTENCY_KEY_REUSED");
+    let asker = super::support::Asker::new(&lost, Some(token("admin", Role::Admin)));
+    let fresh = [("idempotency-key", "another")];
+    for replayed in ["", "true"] {
+        let got = asker
+            .ask("post", "/crds", Some(&crd("1.0.0")), &fresh)
+            .await
+            .expect(201);
+        assert_eq!(got.header("idempotency-replayed"), replayed);
+    }
+    lost.stop().await;
     running.server.stop().await;
 }
 
