@@ -135,7 +135,7 @@ async fn authenticate(app: &App, header: Option<HeaderValue>) -> Result<Caller, 
         ))?;
     let verifier = &app.fleet.verifier;
     let mut verdict = verifier.verify(token);
-    if verdict == Err(Rejected::UnknownKey) && verifier.reload_for_unknown(app.fleet.now()).await {
+    if verdict == Err(Rejected::UnknownKey) && verifier.reload_for_unknown().await {
         verdict = verifier.verify(token);
     }
     let caller = verdict.map_err(|rejected| {

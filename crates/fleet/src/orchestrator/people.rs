@@ -90,11 +90,7 @@ pub async fn login(fleet: &Fleet, trace_id: &str, body: api::Login) -> Result<ap
         .map_err(|error| Error::internal("failed to issue a token", error))?;
     if fleet.verifier.verify(&token).is_err() {
         // The secret is a new one.
-        fleet
-            .verifier
-            .reload()
-            .await
-            .map_err(|error| Error::internal("failed to read the token keys again", error))?;
+        fleet.verifier.reload_secrets().await;
     }
     note(work, "user.login", "Succeeded", &user, Value::Null).await?;
     Ok(api::LoggedIn {

@@ -1,8 +1,11 @@
 //! Local users and tokens of others.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{
+    Arc, Mutex,
+    atomic::{AtomicBool, Ordering},
+};
 
-use super::support::{Asker, Running, definition, pool, settings};
+use super::support::{Asker, Running, definition, pool, settings, until};
 use gantry_fleet::{
     infrastructure::tokens::{AUDIENCE, ISSUER, KeySource},
     orchestrator::people::denied,
@@ -302,21 +305,67 @@ async fn tokens_of_others_count_by_their_public_keys_and_not_otherwise() {
     running.server.stop().await;
 }
 
+/// A key, and the document that it is published in.
+fn published(folder: &std::path::Path, name: &str) -> (EncodingKey, Value) {
+    let (private, _) = key_pair(
+        folder,
+        name,
+        &["-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256"],
+    );
+    let key = EncodingKey::from_ec_pem(&private).unwrap();
+    let mut jwk = jsonwebtoken::jwk::Jwk::from_encoding_key(&key, Algorithm::ES256).unwrap();
+    jwk.common.key_id = Some(name.to_owned());
+    (key, json!(jwk))
+}
+
+#[tokio::test]
+async fn an_identity_provider_that_is_away_stops_nobody_else_and_counts_when_it_is_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let (key, jwk) = published(folder.path(), "key");
+    let is_back = Arc::new(AtomicBool::new(false));
+    let back = is_back.clone();
+    let router = axum::Router::new().fallback(async move || {
+        if back.load(Ordering::SeqCst) {
+            Ok(axum::Json(json!({"keys": [jwk]})))
+        } else {
+            Err(axum::http::StatusCode::SERVICE_UNAVAILABLE)
+        }
+    });
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
+    let mut file = std::path::PathBuf::new();
+    let running = Running::with(|settings| {
+        file = settings.login_secret.clone().unwrap();
+        let url = format!("http://{address}/jwks").parse().unwrap();
+        settings.tokens.push(KeySource::Jwks(url));
+    })
+    .await;
+    running.admin.get("/operators").await.expect(200);
+    // A secret that leaked is replaced: it ends, though the provider is still away, and nobody asks with the new one.
+    std::fs::write(&file, "another-secret-of-more-than-32-bytes").unwrap();
+    until("the old secret does not count", async || {
+        (running.admin.get("/operators").await.status == 401).then_some(())
+    })
+    .await;
+    let mut header = Header::new(Algorithm::ES256);
+    header.kid = Some("key".to_owned());
+    let token = encode(&header, &claims(&json!(["Viewer"])), &key).unwrap();
+    let visitor = running.asker(Some(token));
+    visitor.get("/operators").await.refused(401, "UNAUTHORIZED");
+    is_back.store(true, Ordering::SeqCst);
+    until("its tokens count", async || {
+        (visitor.get("/operators").await.status == 200).then_some(())
+    })
+    .await;
+    running.server.stop().await;
+}
+
 #[tokio::test]
 async fn keys_of_a_key_set_are_taken_over_when_they_are_rotated() {
     let folder = tempfile::tempdir().unwrap();
     let sets: Arc<Mutex<Value>> = Arc::default();
-    let pair = |name: &str| {
-        let (private, _) = key_pair(
-            folder.path(),
-            name,
-            &["-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256"],
-        );
-        let key = EncodingKey::from_ec_pem(&private).unwrap();
-        let mut jwk = jsonwebtoken::jwk::Jwk::from_encoding_key(&key, Algorithm::ES256).unwrap();
-        jwk.common.key_id = Some(name.to_owned());
-        (key, json!(jwk))
-    };
+    let pair = |name: &str| published(folder.path(), name);
     let ((old, old_jwk), (new, new_jwk)) = (pair("old"), pair("new"));
     *sets.lock().unwrap() = json!({"keys": [old_jwk]});
     let served = sets.clone();
