@@ -11,11 +11,7 @@ create table server_secrets (
 -- repeat one of these within the day are told that the key was used.
 update idempotency set request = ''::bytea;
 
--- Details under ids of clusters that are gone, or never came to be, and details that name clusters that are gone: nothing
--- would erase them any more.
-delete from audit_details d using audit a
-where a.seq = d.seq and a.action = 'cluster.accessed'
-  and not exists (select from clusters c where c.id::text = a.target_id);
+-- Details that name clusters that are gone: nothing would erase them any more. Entries of today name them by id.
 delete from audit_details d using audit a
 where a.seq = d.seq and a.action = 'crd.proof-asked' and exists (
     select from jsonb_array_elements_text(d.details::jsonb->'clusters') named

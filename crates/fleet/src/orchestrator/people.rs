@@ -18,7 +18,7 @@ use crate::{
     error::is_taken,
     infrastructure::{
         store::{
-            Window,
+            Window, audit, idempotency,
             people::{self as store, UserRow},
             time,
         },
@@ -29,6 +29,8 @@ use crate::{
 const KIND: &str = "user";
 const SHORTEST_PASSWORD: usize = 12;
 const LONGEST_PASSWORD: usize = 1024;
+/// Where answers name people.
+const NAMED: &[&str] = &["username", "approvedBy", "approver"];
 /// The same words for a wrong name, a wrong password and a locked account: none is told, nor that a guess was right.
 const WRONG: &str = "the username or the password is wrong, or too many logins failed and it has to wait";
 
@@ -225,8 +227,9 @@ pub async fn delete(fleet: &Fleet, ask: &Ask, username: &str) -> Result<Reply, E
     }
     let now = time(work.now);
     store::delete(work.db(), id).await?;
-    crate::infrastructure::store::idempotency::forget_about(work.db(), id).await?;
-    crate::infrastructure::store::audit::erase_target(work.db(), KIND, &id.to_string()).await?;
+    idempotency::forget_of(work.db(), id).await?;
+    idempotency::forget_about(work.db(), id, NAMED, username).await?;
+    audit::erase_target(work.db(), KIND, &id.to_string()).await?;
     store::erase(work.db(), id, now).await?;
     work.record(Record {
         action: "user.deleted",

@@ -13,15 +13,19 @@ use crate::{
 /// A bucket that nobody took from for so long has been full for most of it.
 const BUCKETS: SignedDuration = SignedDuration::from_hours(1);
 
+/// Where somebody tried to register a cluster, when nothing came of it: long enough to be looked into.
+const ATTEMPTS: SignedDuration = SignedDuration::from_hours(24 * 30);
+
 pub async fn apply(fleet: &Fleet) -> Result<(), Error> {
     let (now, kept) = (fleet.now(), fleet.retention);
     // Of no meaning to anybody after their time.
     idempotency::forget(&fleet.pool, time(now - kept.answers)).await?;
     rates::forget(&fleet.pool, time(now - BUCKETS)).await?;
     let mut work = Work::of(fleet, SYSTEM, None).await?;
-    let (mut details, mut expired, mut schemas, mut names) = (0, 0, 0, 0);
+    let attempts = audit::forget_attempts(work.db(), time(now - ATTEMPTS)).await?;
+    let (mut details, mut expired, mut schemas, mut names) = (attempts, 0, 0, 0);
     if let Some(kept) = kept.audit_details {
-        details = audit::forget_details(work.db(), time(now - kept)).await?;
+        details += audit::forget_details(work.db(), time(now - kept)).await?;
     }
     if let Some(kept) = kept.waivers {
         expired = waivers::forget(work.db(), time(now - kept)).await?;

@@ -10,7 +10,7 @@ use gantry_fleet_domain::access::Role;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
-use super::support::{Running, definition, pool};
+use super::support::{Running, definition, kube::StandIn, pool};
 
 const DAY: SignedDuration = SignedDuration::from_hours(24);
 
@@ -80,6 +80,19 @@ async fn each_table_forgets_by_its_own_policy_and_the_chain_holds() {
             count("crd_schemas").await,
         )
     };
+    // Somebody tried to register a cluster, and nothing came of it.
+    let attempts = async || -> i64 {
+        sqlx::query_scalar("select count(*) from audit_details where details like '%\"server\"%'")
+            .fetch_one(&pool)
+            .await
+            .unwrap()
+    };
+    let gone = StandIn::start().await;
+    gone.mood(500);
+    admin
+        .post("/clusters", &gone.registration("c", "t"))
+        .await
+        .refused(503, "CLUSTER_UNREACHABLE");
     let before = verify(&pool, &[], None).await.unwrap();
     assert_eq!(state().await, (1, 1, 1, 3));
     let after = async |days: i64| {
@@ -96,14 +109,16 @@ async fn each_table_forgets_by_its_own_policy_and_the_chain_holds() {
     assert_eq!(after(2).await, (0, 1, 1, 3));
     assert_eq!(after(13).await, (0, 0, 1, 3));
     assert_eq!(after(22).await, (0, 0, 0, 3));
+    assert_eq!(attempts().await, 1, "it can still be looked into");
     // The newest stays, and so would one that waits.
     assert_eq!(after(32).await, (0, 0, 0, 1));
     assert_eq!(
         admin.get("/crds/things.example.com").await.expect(200).body["operatorVersion"],
         "3.0.0"
     );
+    assert_eq!(attempts().await, 0, "where they tried is forgotten");
     let whole = verify(&pool, &[before.head], None).await.unwrap();
-    assert_eq!(whole.with_details, whole.head.seq, "no details are old");
+    assert_eq!(whole.with_details, whole.head.seq - 1, "no other details are old");
     after(42).await;
     let left = verify(&pool, &[before.head, whole.head], None).await.unwrap();
     assert!(left.with_details < whole.head.seq, "{left:?}");
