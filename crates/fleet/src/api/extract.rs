@@ -3,7 +3,7 @@
 use axum::{
     body::Bytes,
     extract::{FromRequest, FromRequestParts, Path, Request},
-    http::{HeaderMap, Method, header, request::Parts},
+    http::{HeaderMap, header, request::Parts},
 };
 use gantry_fleet_api::Operation;
 use gantry_fleet_domain::access::Caller;
@@ -241,7 +241,7 @@ impl Asked {
             .get::<Trace>()
             .map(|trace| trace.id.clone())
             .unwrap_or_default();
-        let headers = request.headers();
+        let (headers, spec) = (request.headers(), operation.spec());
         let key = match header_text(headers, "idempotency-key") {
             Some(Ok(key)) if (1..=LONGEST_KEY).contains(&key.len()) => Some(key),
             Some(_) => {
@@ -253,6 +253,12 @@ impl Asked {
             None => None,
         };
         let if_match = match header_text(headers, "if-match") {
+            Some(_) if !spec.if_match => {
+                return Err(Error::invalid(
+                    "If-Match",
+                    "has no meaning for this operation, which would be done whatever it says; leave it out",
+                ));
+            }
             Some(Ok(tag)) => Some(tag),
             Some(Err(())) => return Err(Error::invalid("If-Match", "is not an ETag")),
             None => None,
@@ -287,8 +293,7 @@ impl Asked {
                 caller,
                 operation,
                 trace_id,
-                // Only what creates or acts is repeated by accident; the others are safe to repeat.
-                key: key.filter(|_| method == Method::POST),
+                key: key.filter(|_| spec.idempotency_key),
                 digest: hash.finalize().into(),
                 if_match,
             },

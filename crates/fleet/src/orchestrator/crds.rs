@@ -72,6 +72,16 @@ pub async fn register(fleet: &Fleet, ask: &Ask, body: api::RegisterCrd) -> Resul
         ),
         None => None,
     };
+    if ask.if_match.is_some() {
+        // Another version of what the caller saw; of something that is not there they saw nothing.
+        let name = definition["metadata"]["name"]
+            .as_str()
+            .unwrap_or_default()
+            .to_owned();
+        store::take_turn(work.db(), &name, body.operator_name.as_deref()).await?;
+        let row = store::lock(work.db(), &name).await?.ok_or(Error::Changed)?;
+        ask.check_match(row.revision)?;
+    }
     let name = put(
         fleet,
         &mut work,

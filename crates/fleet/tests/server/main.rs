@@ -17,6 +17,7 @@ mod database;
 mod deployer;
 mod discovery;
 mod guide;
+mod headers;
 mod log;
 mod operators;
 mod people;
