@@ -389,7 +389,7 @@ impl Operation {
             Self::ApproveCrd => post(
                 "/api/v1/crds/{name}/approve",
                 "crds",
-                "Take responsibility for a breaking schema",
+                "Take responsibility for a breaking schema, or reject it",
                 Some(schema::<api::ApproveCrd>),
                 200,
                 json::<api::CrdWithHistory>(),

@@ -14,6 +14,7 @@ mod chaos;
 mod clusters;
 mod crds;
 mod database;
+mod decisions;
 mod deployer;
 mod discovery;
 mod guide;
