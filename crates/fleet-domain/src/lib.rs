@@ -11,6 +11,7 @@ mod hex;
 pub mod kubeconfig;
 pub mod lockout;
 pub mod operator;
+pub mod origin;
 pub mod rate;
 pub mod version;
 

@@ -88,7 +88,7 @@ impl Server {
         let address = listener
             .local_addr()
             .map_err(|error| ServeError::Listen(settings.address, error))?;
-        let router = api::router(App::new(fleet.clone(), tls.is_some()));
+        let router = api::router(App::new(fleet.clone(), tls.is_some(), &settings.trusted_proxies));
         tasks::start(&fleet, settings.key_file, &stop, &tracker);
         if let Some(tls) = &tls {
             let (tls, stop) = (tls.clone(), stop.clone());

@@ -13,7 +13,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use gantry_fleet_api::Operation;
-use gantry_fleet_domain::{access::Caller, rate::Answer};
+use gantry_fleet_domain::{access::Caller, origin, rate::Answer};
 
 use super::{
     App,
@@ -22,6 +22,7 @@ use super::{
 };
 use crate::{Error, infrastructure::tokens::Rejected, orchestrator::people};
 
+const FORWARDED_FOR: &str = "x-forwarded-for";
 /// Registering asks other servers, which have deadlines of their own below this.
 const DEADLINE: Duration = Duration::from_secs(90);
 
@@ -84,11 +85,7 @@ async fn admit(
 ) -> Result<(), Error> {
     request.extensions_mut().insert(operation);
     let Some(right) = action(operation) else {
-        let from = request
-            .extensions()
-            .get::<ConnectInfo<SocketAddr>>()
-            .map(|info| info.0.ip().to_string());
-        return count(app, operation, &from.unwrap_or_default(), limit).await;
+        return count(app, operation, &from(app, request), limit).await;
     };
     let caller = authenticate(app, request.headers().get(header::AUTHORIZATION).cloned()).await?;
     // Before it can be refused: who was is what the line is read for.
@@ -105,6 +102,17 @@ async fn admit(
     }
     request.extensions_mut().insert(caller);
     Ok(())
+}
+
+/// Whom those who have no token are counted as.
+fn from(app: &App, request: &Request) -> String {
+    let Some(ConnectInfo(peer)) = request.extensions().get::<ConnectInfo<SocketAddr>>() else {
+        return String::new();
+    };
+    let lines = request.headers().get_all(FORWARDED_FOR).iter();
+    // A line that is no text is not of a proxy either.
+    let lines = lines.map(|line| line.to_str().unwrap_or_default());
+    origin::counted_by(origin::sender(peer.ip(), lines, &app.trusted_proxies))
 }
 
 async fn count(app: &App, operation: Operation, who: &str, limit: &mut Option<Answer>) -> Result<(), Error> {

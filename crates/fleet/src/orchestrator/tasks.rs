@@ -242,7 +242,8 @@ async fn rewrap(fleet: &Fleet) -> Result<(), Error> {
     }
 }
 
-async fn numbers(fleet: &Fleet) -> Result<(), Error> {
+/// What there is, for those who watch.
+pub async fn numbers(fleet: &Fleet) -> Result<(), Error> {
     let (operators, clusters) = cluster_store::counts(&fleet.pool).await?;
     fleet.metrics.operators.set(operators);
     fleet.metrics.clusters.set(clusters);

@@ -19,6 +19,7 @@ mod deployer;
 mod discovery;
 mod guide;
 mod headers;
+mod limits;
 mod log;
 mod operators;
 mod people;
