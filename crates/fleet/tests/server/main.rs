@@ -21,6 +21,7 @@ mod guide;
 mod headers;
 mod limits;
 mod log;
+mod metrics;
 mod operators;
 mod people;
 mod requests;
