@@ -2,7 +2,7 @@
 
 use std::sync::{
     Arc, Mutex,
-    atomic::{AtomicBool, Ordering},
+    atomic::{AtomicBool, AtomicI64, Ordering},
 };
 
 use super::support::{Asker, Running, definition, pool, settings, until};
@@ -10,7 +10,7 @@ use gantry_fleet::{
     infrastructure::tokens::{AUDIENCE, ISSUER, KeySource},
     orchestrator::people::denied,
 };
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use jsonwebtoken::{Algorithm, EncodingKey, Header, encode};
 use serde_json::{Value, json};
 
@@ -172,7 +172,76 @@ async fn guessing_locks_the_account_and_tells_nothing() {
         .get("/audit?action=user.login&outcome=Failed")
         .await
         .body;
-    assert_eq!(failed["total"], 7);
+    assert_eq!(failed["total"], 8);
+    let of_nobody = running
+        .admin
+        .get("/audit?action=user.login&targetId=unknown")
+        .await
+        .expect(200);
+    assert_eq!(of_nobody.body["total"], 1);
+    assert!(
+        !of_nobody.text.contains("nobody"),
+        "a name may be a password in the wrong field"
+    );
+    running.server.stop().await;
+}
+
+/// How many entries the log has more after a wrong login.
+async fn entries(running: &Running, name: &str) -> i64 {
+    let pool = pool(&running.database_url).await;
+    let head = async || -> i64 {
+        sqlx::query_scalar("select seq from audit_head")
+            .fetch_one(&pool)
+            .await
+            .unwrap()
+    };
+    let before = head().await;
+    let body = json!({"username": name, "password": "wrong"});
+    let stranger = running.asker(None);
+    stranger
+        .post("/authentication/login", &body)
+        .await
+        .refused(401, "UNAUTHORIZED");
+    head().await - before
+}
+
+#[tokio::test]
+async fn an_unknown_name_is_as_much_work_as_a_known_one() {
+    let running = Running::start().await;
+    let user = json!({"username": "jo", "password": PASSWORD, "roles": ["Viewer"]});
+    running.admin.post("/users", &user).await.expect(201);
+    let (known, unknown) = (entries(&running, "jo").await, entries(&running, "no").await);
+    assert_eq!((known, unknown), (1, 1), "entries of the log");
+    running.server.stop().await;
+}
+
+#[tokio::test]
+async fn a_lock_that_a_wrong_clock_noted_ends_in_a_quarter_of_an_hour() {
+    let offset = Arc::new(AtomicI64::new(365 * 24 * 60));
+    let clock = offset.clone();
+    let running = Running::with(|settings| {
+        settings.clock =
+            Arc::new(move || Timestamp::now() + SignedDuration::from_mins(clock.load(Ordering::SeqCst)));
+    })
+    .await;
+    let user = json!({"username": "jo", "password": PASSWORD, "roles": ["Viewer"]});
+    running.admin.post("/users", &user).await.expect(201);
+    let login = async |password: &str| {
+        let body = json!({"username": "jo", "password": password});
+        running
+            .asker(None)
+            .post("/authentication/login", &body)
+            .await
+            .status
+    };
+    for _ in 0..5 {
+        assert_eq!(login("wrong").await, 401);
+    }
+    // The clock was a year ahead, and is put right.
+    offset.store(0, Ordering::SeqCst);
+    assert_eq!(login(PASSWORD).await, 401, "it is locked all the same");
+    offset.store(16, Ordering::SeqCst);
+    assert_eq!(login(PASSWORD).await, 200);
     running.server.stop().await;
 }
 

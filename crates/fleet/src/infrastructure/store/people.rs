@@ -133,14 +133,15 @@ pub async fn locked_until(connection: &mut PgConnection, id: Uuid) -> Result<Opt
     Ok(found.flatten())
 }
 
-/// Counts a failed login, and gives the number of them in a row.
+/// Counts a failed login, and gives the number of them in a row; none for nobody.
 pub async fn failed(connection: &mut PgConnection, id: Uuid) -> Result<i32, sqlx::Error> {
-    sqlx::query_scalar(
+    let failures: Option<i32> = sqlx::query_scalar(
         "update users set failures = least(failures, 1000000) + 1 where id = $1 returning failures",
     )
     .bind(id)
-    .fetch_one(connection)
-    .await
+    .fetch_optional(connection)
+    .await?;
+    Ok(failures.unwrap_or(0))
 }
 
 pub async fn set_lock(
