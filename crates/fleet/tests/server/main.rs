@@ -24,6 +24,7 @@ mod log;
 mod metrics;
 mod operators;
 mod people;
+mod registry;
 mod requests;
 mod retention;
 mod support;
