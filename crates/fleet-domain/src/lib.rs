@@ -13,6 +13,7 @@ pub mod lockout;
 pub mod operator;
 pub mod origin;
 pub mod rate;
+pub mod steady;
 pub mod version;
 
 pub use hex::hex;

@@ -3,7 +3,12 @@
 mod listen;
 mod tls;
 
-use std::{future::Future, net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    future::Future,
+    net::SocketAddr,
+    sync::{Arc, Mutex},
+    time::{Duration, Instant},
+};
 
 use gantry_kit::{
     admin::{self, Readiness},
@@ -158,6 +163,8 @@ async fn fleet(settings: &Settings, registry: &Registry) -> Result<Fleet, ServeE
         holder: Uuid::new_v4(),
         connections: Connections::new(settings.cluster_connections as usize),
         marks: Marks::default(),
+        started: Instant::now(),
+        last_look: Mutex::default(),
     })
 }
 

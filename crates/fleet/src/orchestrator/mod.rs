@@ -19,8 +19,12 @@ mod usage;
 pub mod waivers;
 mod work;
 
-use std::sync::Arc;
+use std::{
+    sync::{Arc, Mutex},
+    time::Instant,
+};
 
+use gantry_fleet_domain::steady::Look;
 use gantry_ledger::Signer;
 use jiff::{SignedDuration, Timestamp};
 use sqlx::PgPool;
@@ -69,6 +73,9 @@ pub struct Fleet {
     pub holder: Uuid,
     pub connections: reach::Connections,
     pub marks: marks::Marks,
+    /// A clock that nobody can set, and the last look at all of them.
+    pub started: Instant,
+    pub last_look: Mutex<Option<Look>>,
 }
 
 impl Fleet {

@@ -126,3 +126,48 @@ async fn each_table_forgets_by_its_own_policy_and_the_chain_holds() {
     assert!(said.body["total"].as_i64().unwrap() >= 4, "{}", said.text);
     running.server.stop().await;
 }
+
+#[tokio::test]
+async fn a_clock_that_was_put_forward_erases_nothing() {
+    let offset = Arc::new(AtomicI64::new(0));
+    let clock = offset.clone();
+    let running = Running::with(|settings| {
+        settings.clock = Arc::new(move || Timestamp::now() + DAY * clock.load(Ordering::SeqCst) as i32);
+        settings.retention.audit_details = Some(DAY);
+    })
+    .await;
+    let fleet = &running.server.fleet;
+    let key = [("idempotency-key", "once")];
+    let body = schema("1.0.0", json!({}));
+    running
+        .admin
+        .ask("post", "/crds", Some(&body), &key)
+        .await
+        .expect(201);
+    let pool = pool(&running.database_url).await;
+    let kept = async || -> (i64, i64) {
+        sqlx::query_as("select (select count(*) from idempotency), (select count(*) from audit_details)")
+            .fetch_one(&pool)
+            .await
+            .unwrap()
+    };
+    let before = kept().await;
+    assert!(before.0 == 1 && before.1 >= 1, "{before:?}");
+    // Ours is a year ahead, for however long; the database's is right.
+    for days in [0, 365, 365, 365] {
+        offset.store(days, Ordering::SeqCst);
+        retention::look(fleet).await.unwrap();
+        assert_eq!(kept().await, before, "{days} days");
+    }
+    // It is put right, and two looks agree: what is old goes.
+    offset.store(0, Ordering::SeqCst);
+    sqlx::query("update idempotency set created_at = now() - interval '2 days'")
+        .execute(&pool)
+        .await
+        .unwrap();
+    retention::look(fleet).await.unwrap();
+    assert_eq!(kept().await, before, "one look is not enough");
+    retention::look(fleet).await.unwrap();
+    assert_eq!(kept().await, (0, before.1));
+    running.server.stop().await;
+}
