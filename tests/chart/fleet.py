@@ -150,6 +150,9 @@ def serve(chart, need, upgrade) -> str:
         need(until(lambda: health(context), 30, 1), f"/health does not answer\n{logs()}")
         need("gantry_fleet_" in surroundings.scraped(chart, need, NAME), "no metrics of the fleet server")
         need(ask(context, "/api/v1/clusters")[0] == 401, "it answers without a token")
+        services = chart.get("services", "-n", chart.namespace, "-l", "app.kubernetes.io/component=fleet")["items"]
+        ports = {one["metadata"]["name"]: [port["name"] for port in one["spec"]["ports"]] for one in services}
+        need(ports == {NAME: ["api"], f"{NAME}-admin": ["admin"]}, f"who publishes the API publishes more: {ports}")
         command = ["exec", "-n", chart.namespace, f"deployment/{NAME}", "--", "gantry", "fleet", "token",
                    "--jwt-secret-file=/etc/gantry/keys/token.key"]
         token = chart.kubectl(*command).split()[-1]

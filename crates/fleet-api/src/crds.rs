@@ -53,12 +53,24 @@ pub struct ValidateCrd {
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ApproveCrd {
-    /// Why it is taken on; kept.
-    #[serde(default)]
+    /// Why it is taken on, or why not; kept. A rejection must say why.
+    #[serde(default, alias = "reason")]
     pub notes: String,
-    /// Of which version of the operator; the one that waits when absent.
+    /// Of which version of the operator; the one that waits when absent. One that was decided on can be decided on again by
+    /// naming it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub operator_version: Option<String>,
+    #[serde(default)]
+    pub decision: Decision,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum Decision {
+    #[default]
+    #[serde(alias = "approve")]
+    Approve,
+    #[serde(alias = "reject")]
+    Reject,
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
@@ -85,8 +97,15 @@ pub struct Crd {
     pub operator_version: String,
     /// `Active`, `Deprecated`, or `Removed`: the newest version of its operator does not bring it any more.
     pub status: String,
+    /// Of the newest schema: `1.0` for the oldest one, and one more for each version of the operator after it.
+    pub schema_version: String,
     /// Of the newest schema: `NotRequired`, `Pending`, `Waived`, `Approved` or `Rejected`.
     pub approval_status: String,
+    /// Who approved or rejected the newest schema; nobody when they were forgotten since.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub approved_by: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub approved_at: Option<Timestamp>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub migration_guide: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -123,10 +142,13 @@ pub struct CrdWithHistory {
 #[serde(rename_all = "camelCase")]
 pub struct CrdSchema {
     pub operator_version: String,
+    /// As in the definition.
+    pub schema_version: String,
     pub versions: Vec<String>,
     /// SHA-256 of what is compared.
     pub digest: String,
     pub approval_status: String,
+    /// Who approved or rejected it; nobody when they were forgotten since.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub approved_by: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -169,6 +191,12 @@ pub struct SchemaChange {
     pub action: String,
     /// The same for the same change, wherever it is found.
     pub fingerprint: String,
+    /// The version of the operator that brought it, or would.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub operator_version: Option<String>,
+    /// When that version came to be known; absent while it is a proposal.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub changed_at: Option<Timestamp>,
     /// Somebody has taken responsibility for it, and it breaks nothing any more for that long.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_waived: bool,

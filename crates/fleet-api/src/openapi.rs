@@ -86,16 +86,17 @@ fn parameters(spec: &Spec) -> Vec<Value> {
         })
     }));
     let header = |name: &str, about: &str| json!({"name": name, "in": "header", "description": about, "schema": {"type": "string"}});
-    match spec.method {
-        "put" | "delete" => all.push(header(
+    if spec.if_match {
+        all.push(header(
             "If-Match",
             "The ETag of what you saw; refused with 412 when it has changed since.",
-        )),
-        "post" => all.push(header(
+        ));
+    }
+    if spec.idempotency_key {
+        all.push(header(
             "Idempotency-Key",
             "Any text of your choice; the same request sent again with it is done once.",
-        )),
-        _ => {}
+        ));
     }
     all
 }

@@ -56,6 +56,38 @@ pub struct Spec {
     /// The status of success, and its body.
     pub status: u16,
     pub reply: Reply,
+    /// Whether `If-Match` is looked at. Where it is not, a request that has one is refused: it would be done though the
+    /// caller wanted it not to be.
+    pub if_match: bool,
+    /// Whether a request with an `Idempotency-Key` is done once. Where it is not, the header is of no meaning: to do it again
+    /// does no harm.
+    pub idempotency_key: bool,
+}
+
+impl Spec {
+    /// Changes something that has a revision, beside adding to it.
+    fn with_match(self) -> Self {
+        Self {
+            if_match: true,
+            ..self
+        }
+    }
+
+    /// What it is about has no revision: it is there or not.
+    fn without_match(self) -> Self {
+        Self {
+            if_match: false,
+            ..self
+        }
+    }
+
+    /// Leaves nothing behind that would be there twice.
+    fn without_key(self) -> Self {
+        Self {
+            idempotency_key: false,
+            ..self
+        }
+    }
 }
 
 pub type MakeSchema = fn(&mut SchemaGenerator) -> Schema;
@@ -174,7 +206,7 @@ impl Operation {
     }
 
     pub fn spec(self) -> Spec {
-        let spec = |method, path, tag, summary, query, body, status, reply| Spec {
+        let spec = |method: &'static str, path, tag, summary, query, body, status, reply| Spec {
             method,
             path,
             tag,
@@ -183,6 +215,8 @@ impl Operation {
             body,
             status,
             reply,
+            if_match: matches!(method, "put" | "delete"),
+            idempotency_key: method == "post",
         };
         let get = |path, tag, summary, query, reply| spec("get", path, tag, summary, query, None, 200, reply);
         let post = |path, tag, summary, body, status, reply| {
@@ -214,7 +248,8 @@ impl Operation {
                 Some(schema::<api::Login>),
                 200,
                 json::<api::LoggedIn>(),
-            ),
+            )
+            .without_key(),
             Self::ListOperators => get(
                 "/api/v1/operators",
                 "operators",
@@ -319,7 +354,8 @@ impl Operation {
                 Some(schema::<api::RegisterCrd>),
                 201,
                 json::<api::CrdWithHistory>(),
-            ),
+            )
+            .with_match(),
             Self::GetCrd => get(
                 "/api/v1/crds/{name}",
                 "crds",
@@ -348,15 +384,17 @@ impl Operation {
                 Some(schema::<api::ValidateCrd>),
                 200,
                 json::<api::CrdValidation>(),
-            ),
+            )
+            .without_key(),
             Self::ApproveCrd => post(
                 "/api/v1/crds/{name}/approve",
                 "crds",
-                "Take responsibility for a breaking schema",
+                "Take responsibility for a breaking schema, or reject it",
                 Some(schema::<api::ApproveCrd>),
                 200,
                 json::<api::CrdWithHistory>(),
-            ),
+            )
+            .with_match(),
             Self::DeprecateCrd => post(
                 "/api/v1/crds/{name}/deprecate",
                 "crds",
@@ -364,7 +402,8 @@ impl Operation {
                 Some(schema::<api::DeprecateCrd>),
                 200,
                 json::<api::CrdWithHistory>(),
-            ),
+            )
+            .with_match(),
             Self::ProveCrd => post(
                 "/api/v1/crds/{name}/prove",
                 "crds",
@@ -372,7 +411,8 @@ impl Operation {
                 Some(schema::<api::ProveCrd>),
                 200,
                 json::<api::CrdProof>(),
-            ),
+            )
+            .without_key(),
             Self::ListWaivers => get(
                 "/api/v1/crds/{name}/waivers",
                 "crds",
@@ -387,7 +427,8 @@ impl Operation {
                 Some(schema::<api::AddWaiver>),
                 201,
                 json::<api::Waiver>(),
-            ),
+            )
+            .with_match(),
             Self::DeleteWaiver => delete(
                 "/api/v1/crds/{name}/waivers/{fingerprint}",
                 "crds",
@@ -419,12 +460,64 @@ impl Operation {
                 "/api/v1/users/{name}",
                 "users",
                 "Remove a local user, and their name from the audit log",
-            ),
+            )
+            .without_match(),
         }
+    }
+
+    /// Whether it changes nothing, neither here nor elsewhere.
+    pub fn only_reads(self) -> bool {
+        // Sent with a body, and a question all the same.
+        self.spec().method == "get" || self == Self::ValidateCrd
     }
 
     /// Whether it is answered without a token.
     pub fn is_open(self) -> bool {
         matches!(self, Self::Health | Self::Login)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use strum::IntoEnumIterator;
+
+    use super::*;
+
+    fn those(which: fn(&Spec) -> bool) -> Vec<&'static str> {
+        let those = Operation::iter().filter(|operation| which(&operation.spec()));
+        those.map(Operation::id).collect()
+    }
+
+    /// Written down a second time, on purpose: callers rely on both.
+    #[test]
+    fn which_headers_mean_something_where() {
+        assert_eq!(
+            those(|spec| spec.if_match),
+            [
+                "changeOperator",
+                "deleteOperator",
+                "changeCluster",
+                "deleteCluster",
+                "registerCrd",
+                "changeCrd",
+                "approveCrd",
+                "deprecateCrd",
+                "addWaiver",
+                "deleteWaiver",
+            ]
+        );
+        assert_eq!(
+            those(|spec| spec.idempotency_key),
+            [
+                "registerOperator",
+                "refreshOperator",
+                "registerCluster",
+                "registerCrd",
+                "approveCrd",
+                "deprecateCrd",
+                "addWaiver",
+                "createUser",
+            ]
+        );
     }
 }

@@ -3,6 +3,7 @@
 use std::{collections::BTreeSet, fmt, str::FromStr};
 
 use serde::{Deserialize, Serialize};
+use uuid::Uuid;
 
 use crate::cluster::Environment;
 
@@ -129,6 +130,8 @@ pub struct Caller {
     pub roles: BTreeSet<Role>,
     /// Where they may act; no restriction when absent.
     pub environments: Option<BTreeSet<Environment>>,
+    /// The local user whom the token was issued to at a login: it counts as long as there is that user.
+    pub user: Option<Uuid>,
 }
 
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -188,6 +191,7 @@ mod tests {
             subject: "someone".to_owned(),
             roles: [role].into(),
             environments: environments.map(|names| names.iter().map(|name| name.parse().unwrap()).collect()),
+            user: None,
         }
     }
 

@@ -44,6 +44,25 @@ impl Approval {
         .find(|approval| approval.name().eq_ignore_ascii_case(name))
     }
 
+    /// Whether somebody may decide so now: on what waits, and on what was decided before if they name it.
+    pub fn may_become(self, decided: Self, is_named: bool) -> bool {
+        match self {
+            Self::NotRequired => false,
+            Self::Pending | Self::Waived => true,
+            Self::Approved | Self::Rejected => is_named && self != decided,
+        }
+    }
+
+    /// What is left of a decision when the changes that it was about are other ones. An approval was given for what broke
+    /// then and for no more; a rejection holds as long as something breaks.
+    pub fn after(decided: Option<Self>, anew: Self, is_covered: bool) -> Self {
+        match decided {
+            Some(Self::Approved) if is_covered => Self::Approved,
+            Some(Self::Rejected) if anew != Self::NotRequired => Self::Rejected,
+            _ => anew,
+        }
+    }
+
     /// What a new schema starts with. What nobody can decide is for a person to decide.
     pub fn of(report: &Report) -> Self {
         let is_one = |finding: &&Finding| finding.direction == Direction::Forward && is_harmful(finding);
@@ -330,5 +349,29 @@ mod tests {
         assert_eq!(Approval::of(&report(&one, &whole)), Approval::Pending);
         assert!(proposed(&one, &json!({"kind": "Pod"})).is_err());
         assert!(proposed(&one, &json!(7)).is_err());
+    }
+
+    #[test]
+    fn what_waits_is_decided_on_and_what_was_decided_by_name_only() {
+        use Approval as A;
+        assert!(!A::NotRequired.may_become(A::Rejected, true));
+        for waiting in [A::Pending, A::Waived] {
+            assert!(waiting.may_become(A::Approved, false) && waiting.may_become(A::Rejected, false));
+        }
+        assert!(!A::Rejected.may_become(A::Approved, false));
+        assert!(A::Rejected.may_become(A::Approved, true));
+        assert!(A::Approved.may_become(A::Rejected, true));
+        assert!(!A::Approved.may_become(A::Approved, true));
+    }
+
+    #[test]
+    fn a_decision_outlives_other_changes_as_far_as_it_goes() {
+        use Approval as A;
+        assert_eq!(A::after(Some(A::Approved), A::Pending, true), A::Approved);
+        assert_eq!(A::after(Some(A::Approved), A::Pending, false), A::Pending);
+        assert_eq!(A::after(Some(A::Rejected), A::Pending, false), A::Rejected);
+        assert_eq!(A::after(Some(A::Rejected), A::NotRequired, true), A::NotRequired);
+        assert_eq!(A::after(Some(A::Pending), A::NotRequired, true), A::NotRequired);
+        assert_eq!(A::after(None, A::Pending, true), A::Pending);
     }
 }

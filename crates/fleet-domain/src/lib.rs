@@ -11,7 +11,9 @@ mod hex;
 pub mod kubeconfig;
 pub mod lockout;
 pub mod operator;
+pub mod origin;
 pub mod rate;
+pub mod steady;
 pub mod version;
 
 pub use hex::hex;

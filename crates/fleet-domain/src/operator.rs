@@ -30,6 +30,22 @@ pub enum Repository {
     Oci(Url),
 }
 
+/// Whether a registry's credentials may go to the server that it names for tokens: one under the same name, or under the
+/// domain that the registry itself is in, as `auth.docker.io` is for `registry-1.docker.io`. Addresses have no domain.
+pub fn is_token_server_of(registry: &Url, server: &Url) -> bool {
+    let (Some(url::Host::Domain(ours)), Some(url::Host::Domain(theirs))) = (registry.host(), server.host())
+    else {
+        return registry.host().is_some() && registry.host() == server.host();
+    };
+    let is_in = |domain: &str| {
+        let rest = theirs.strip_suffix(domain);
+        rest.is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
+    };
+    // `com` is nobody's.
+    let parent = ours.split_once('.').map(|(_, parent)| parent);
+    is_in(ours) || parent.is_some_and(|parent| parent.contains('.') && is_in(parent))
+}
+
 /// Values are sent to Helm and stored: a person's settings, not a data store.
 const MAX_VALUES: usize = 256 << 10;
 
@@ -174,5 +190,25 @@ mod tests {
                 "chartRepository"
             ]
         );
+    }
+
+    #[rstest]
+    #[case::itself("https://charts.example.com", "https://charts.example.com:5001/token", true)]
+    #[case::beside_it("https://registry-1.docker.io", "https://auth.docker.io/token", true)]
+    #[case::above_it("https://registry.gitlab.com", "https://gitlab.com/jwt/auth", true)]
+    #[case::below_it("https://example.com", "https://auth.example.com/token", true)]
+    #[case::elsewhere("https://charts.example.com", "https://example.org/token", false)]
+    #[case::looks_alike("https://charts.example.com", "https://evilexample.com/token", false)]
+    #[case::only_the_ending("https://example.com", "https://another.com/token", false)]
+    #[case::an_address("https://192.0.2.1", "https://192.0.2.1:5001/token", true)]
+    #[case::another_address("https://192.0.2.1", "https://192.0.2.2/token", false)]
+    #[case::name_and_address("http://localhost", "http://127.0.0.1/token", false)]
+    fn credentials_stay_with_the_registry(
+        #[case] registry: &str,
+        #[case] server: &str,
+        #[case] expected: bool,
+    ) {
+        let (registry, server) = (registry.parse().unwrap(), server.parse().unwrap());
+        assert_eq!(is_token_server_of(&registry, &server), expected);
     }
 }

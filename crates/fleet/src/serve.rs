@@ -3,7 +3,12 @@
 mod listen;
 mod tls;
 
-use std::{future::Future, net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    future::Future,
+    net::SocketAddr,
+    sync::{Arc, Mutex},
+    time::{Duration, Instant},
+};
 
 use gantry_kit::{
     admin::{self, Readiness},
@@ -24,7 +29,7 @@ use crate::{
         tokens::{FileIssuer, TokenError, Verifier},
     },
     metrics::Metrics,
-    orchestrator::{Fleet, reach::Connections, tasks},
+    orchestrator::{Fleet, Marks, reach::Connections, tasks},
     settings::Settings,
 };
 
@@ -88,7 +93,7 @@ impl Server {
         let address = listener
             .local_addr()
             .map_err(|error| ServeError::Listen(settings.address, error))?;
-        let router = api::router(App::new(fleet.clone(), tls.is_some()));
+        let router = api::router(App::new(fleet.clone(), tls.is_some(), &settings.trusted_proxies));
         tasks::start(&fleet, settings.key_file, &stop, &tracker);
         if let Some(tls) = &tls {
             let (tls, stop) = (tls.clone(), stop.clone());
@@ -157,6 +162,9 @@ async fn fleet(settings: &Settings, registry: &Registry) -> Result<Fleet, ServeE
         deployer_role: settings.deployer_role.clone(),
         holder: Uuid::new_v4(),
         connections: Connections::new(settings.cluster_connections as usize),
+        marks: Marks::default(),
+        started: Instant::now(),
+        last_look: Mutex::default(),
     })
 }
 

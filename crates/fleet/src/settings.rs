@@ -2,7 +2,7 @@
 
 use std::{net::SocketAddr, path::PathBuf};
 
-use gantry_fleet_domain::kubeconfig::Allow;
+use gantry_fleet_domain::{kubeconfig::Allow, origin::Network};
 use jiff::SignedDuration;
 
 use crate::{
@@ -15,6 +15,8 @@ pub struct Settings {
     /// Where `/healthz`, `/readyz` and `/metrics` are.
     pub admin_address: Option<SocketAddr>,
     pub tls: Option<TlsFiles>,
+    /// Whose word counts for whom they pass on.
+    pub trusted_proxies: Vec<Network>,
     /// Serve without TLS on an address that others can reach.
     pub insecure_http: bool,
     pub database_url: String,
@@ -104,7 +106,7 @@ pub struct Rates {
     pub read: u32,
     pub write: u32,
     pub register_cluster: u32,
-    /// By address, not by user.
+    /// By address (of IPv6 its first half), not by user.
     pub login: u32,
 }
 

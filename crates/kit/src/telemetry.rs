@@ -18,7 +18,7 @@ use tracing_subscriber::{
 };
 
 /// Fields of spans that every line within them has as its own, so that lines of one request are found by them.
-const EVERYWHERE: [&str; 2] = ["trace_id", "user"];
+const EVERYWHERE: [&str; 6] = ["trace_id", "user", "operator", "cluster", "crd", "version"];
 
 /// Flushes what is left when dropped, for a moment at most.
 pub struct Telemetry {
@@ -81,7 +81,8 @@ pub fn init(service: &'static str, level: &str, format: Format, otlp_endpoint: O
     Telemetry { provider }
 }
 
-fn json_lines<S, W>(writer: W) -> impl Layer<S>
+/// One JSON object a line.
+pub fn json_lines<S, W>(writer: W) -> impl Layer<S>
 where
     S: Subscriber + for<'s> LookupSpan<'s>,
     W: for<'w> MakeWriter<'w> + 'static,

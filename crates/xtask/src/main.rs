@@ -108,6 +108,14 @@ fn generated() -> anyhow::Result<BTreeMap<PathBuf, String>> {
             include_str!("../../../deploy/monitoring/penin-alerts.yaml"),
         ),
         (
+            "fleet/alerts.yaml",
+            include_str!("../../../deploy/monitoring/fleet-alerts.yaml"),
+        ),
+        (
+            "fleet/fleet.json",
+            include_str!("../../../deploy/monitoring/dashboards/fleet.json"),
+        ),
+        (
             "dashboards/operator.json",
             include_str!("../../../deploy/monitoring/dashboards/operator.json"),
         ),

@@ -111,10 +111,23 @@ pub async fn traced(mut request: Request, next: Next) -> Response {
         method = %request.method(),
         path = request.uri().path(),
         user = tracing::field::Empty,
+        operator = tracing::field::Empty,
+        cluster = tracing::field::Empty,
+        crd = tracing::field::Empty,
+        version = tracing::field::Empty,
     );
     let _ = span.set_parent(trace.context());
     request.extensions_mut().insert(trace);
     next.run(request).instrument(span).await
+}
+
+/// What of a request's subject is written into its lines: whoever asks chooses it.
+const LONGEST_SUBJECT: usize = 128;
+
+/// Notes what a request is about in its span and in its lines of the log: `operator`, `cluster`, `crd` or `version`.
+pub fn about(what: &'static str, name: &str) {
+    let short: String = name.chars().take(LONGEST_SUBJECT).collect();
+    tracing::Span::current().record(what, short);
 }
 
 /// An error travels as itself until the trace id is known.

@@ -6,6 +6,7 @@ use gantry_fleet_domain::cluster::Environment;
 
 use super::{
     App,
+    answer::about,
     extract::{Bare, Name, Query, Sent},
 };
 use crate::{
@@ -28,6 +29,7 @@ pub async fn list(State(app): State<App>, query: Query) -> Result<Json<api::Clus
 }
 
 pub async fn register(State(app): State<App>, sent: Sent<api::RegisterCluster>) -> Result<Reply, Error> {
+    about("cluster", &sent.body.name);
     clusters::register(&app.fleet, &sent.ask, sent.body).await
 }
 

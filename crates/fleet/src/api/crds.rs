@@ -5,6 +5,7 @@ use gantry_fleet_api as api;
 
 use super::{
     App,
+    answer::about,
     extract::{Bare, Name, NameAndPart, Query, Sent},
 };
 use crate::{
@@ -27,6 +28,11 @@ pub async fn list(State(app): State<App>, query: Query) -> Result<Json<api::Crds
 }
 
 pub async fn register(State(app): State<App>, sent: Sent<api::RegisterCrd>) -> Result<Reply, Error> {
+    // One that is sent as text is named by its answer only.
+    if let Some(name) = sent.body.schema_definition["metadata"]["name"].as_str() {
+        about("crd", name);
+    }
+    about("version", &sent.body.operator_version);
     crds::register(&app.fleet, &sent.ask, sent.body).await
 }
 
@@ -67,6 +73,9 @@ pub async fn approve(
     Name(name): Name,
     sent: Sent<api::ApproveCrd>,
 ) -> Result<Reply, Error> {
+    if let Some(version) = &sent.body.operator_version {
+        about("version", version);
+    }
     crds::approve(&app.fleet, &sent.ask, &name, sent.body).await
 }
 

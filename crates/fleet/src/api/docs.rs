@@ -93,6 +93,7 @@ fn who(operation: Operation) -> String {
             subject: String::new(),
             roles: [*role].into(),
             environments: None,
+            user: None,
         };
         caller.may(right, None).is_ok()
     };

@@ -3,7 +3,7 @@
 use axum::{
     body::Bytes,
     extract::{FromRequest, FromRequestParts, Path, Request},
-    http::{HeaderMap, Method, header, request::Parts},
+    http::{HeaderMap, header, request::Parts},
 };
 use gantry_fleet_api::Operation;
 use gantry_fleet_domain::access::Caller;
@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 use url::form_urlencoded;
 
-use super::answer::Trace;
+use super::answer::{Trace, about};
 use crate::{Error, infrastructure::store::Window, orchestrator::Ask};
 
 const LONGEST_KEY: usize = 255;
@@ -27,7 +27,9 @@ impl<S: Send + Sync> FromRequestParts<S> for Name {
         let Path(name) = Path::<String>::from_request_parts(parts, state)
             .await
             .map_err(|_| Error::invalid("name", "is not text"))?;
-        Ok(Self(checked_name("name", name)?))
+        let name = checked_name("name", name)?;
+        note(parts, &name);
+        Ok(Self(name))
     }
 }
 
@@ -41,7 +43,20 @@ impl<S: Send + Sync> FromRequestParts<S> for NameAndPart {
         let Path((name, part)) = Path::<(String, String)>::from_request_parts(parts, state)
             .await
             .map_err(|_| Error::invalid("path", "is not text"))?;
-        Ok(Self(checked_name("name", name)?, checked_name("path", part)?))
+        let name = checked_name("name", name)?;
+        note(parts, &name);
+        Ok(Self(name, checked_name("path", part)?))
+    }
+}
+
+/// The log tells what a request is about.
+fn note(parts: &Parts, name: &str) {
+    let operation = parts.extensions.get::<Operation>();
+    match operation.map(|operation| operation.spec().tag) {
+        Some("operators") => about("operator", name),
+        Some("clusters") => about("cluster", name),
+        Some("crds") => about("crd", name),
+        _ => {}
     }
 }
 
@@ -214,6 +229,7 @@ impl Asked {
             subject: String::new(),
             roles: std::collections::BTreeSet::new(),
             environments: None,
+            user: None,
         });
         let operation = request
             .extensions()
@@ -225,7 +241,7 @@ impl Asked {
             .get::<Trace>()
             .map(|trace| trace.id.clone())
             .unwrap_or_default();
-        let headers = request.headers();
+        let (headers, spec) = (request.headers(), operation.spec());
         let key = match header_text(headers, "idempotency-key") {
             Some(Ok(key)) if (1..=LONGEST_KEY).contains(&key.len()) => Some(key),
             Some(_) => {
@@ -237,6 +253,12 @@ impl Asked {
             None => None,
         };
         let if_match = match header_text(headers, "if-match") {
+            Some(_) if !spec.if_match => {
+                return Err(Error::invalid(
+                    "If-Match",
+                    "has no meaning for this operation, which would be done whatever it says; leave it out",
+                ));
+            }
             Some(Ok(tag)) => Some(tag),
             Some(Err(())) => return Err(Error::invalid("If-Match", "is not an ETag")),
             None => None,
@@ -271,8 +293,7 @@ impl Asked {
                 caller,
                 operation,
                 trace_id,
-                // Only what creates or acts is repeated by accident; the others are safe to repeat.
-                key: key.filter(|_| method == Method::POST),
+                key: key.filter(|_| spec.idempotency_key),
                 digest: hash.finalize().into(),
                 if_match,
             },

@@ -2,6 +2,7 @@
 
 use std::{
     net::SocketAddr,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -12,7 +13,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use gantry_fleet_api::Operation;
-use gantry_fleet_domain::{access::Caller, rate::Answer};
+use gantry_fleet_domain::{access::Caller, origin, rate::Answer};
 
 use super::{
     App,
@@ -21,6 +22,7 @@ use super::{
 };
 use crate::{Error, infrastructure::tokens::Rejected, orchestrator::people};
 
+const FORWARDED_FOR: &str = "x-forwarded-for";
 /// Registering asks other servers, which have deadlines of their own below this.
 const DEADLINE: Duration = Duration::from_secs(90);
 
@@ -56,10 +58,23 @@ pub async fn guard(
             put(&mut response, HeaderName::from_static(name), &value);
         }
     }
-    app.fleet
-        .metrics
-        .answered(operation.id(), response.status().as_u16(), begin.elapsed());
+    let (status, took) = (response.status().as_u16(), begin.elapsed());
+    app.fleet.metrics.answered(operation.id(), status, took);
+    log(operation, status, took, response.extensions().get::<Arc<Error>>());
     response
+}
+
+/// One line for each request that may change something; those that only look are many, and told on request.
+fn log(operation: Operation, status: u16, took: Duration, error: Option<&Arc<Error>>) {
+    let (operation, reads) = (operation.id(), operation.only_reads());
+    let duration_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
+    let code = error.map(|error| error.code());
+    let code = code.as_deref();
+    if reads {
+        tracing::debug!(operation, status, duration_ms, code, "a request was answered");
+    } else {
+        tracing::info!(operation, status, duration_ms, code, "a request was answered");
+    }
 }
 
 async fn admit(
@@ -70,13 +85,11 @@ async fn admit(
 ) -> Result<(), Error> {
     request.extensions_mut().insert(operation);
     let Some(right) = action(operation) else {
-        let from = request
-            .extensions()
-            .get::<ConnectInfo<SocketAddr>>()
-            .map(|info| info.0.ip().to_string());
-        return count(app, operation, &from.unwrap_or_default(), limit).await;
+        return count(app, operation, &from(app, request), limit).await;
     };
     let caller = authenticate(app, request.headers().get(header::AUTHORIZATION).cloned()).await?;
+    // Before it can be refused: who was is what the line is read for.
+    tracing::Span::current().record("user", caller.subject.as_str());
     count(app, operation, &caller.subject, limit).await?;
     if let Err(denied) = caller.may(right, None) {
         let trace = request
@@ -87,9 +100,19 @@ async fn admit(
         people::denied(&app.fleet, &caller, &trace, operation.id()).await?;
         return Err(Error::Forbidden(denied.to_string()));
     }
-    tracing::Span::current().record("user", caller.subject.as_str());
     request.extensions_mut().insert(caller);
     Ok(())
+}
+
+/// Whom those who have no token are counted as.
+fn from(app: &App, request: &Request) -> String {
+    let Some(ConnectInfo(peer)) = request.extensions().get::<ConnectInfo<SocketAddr>>() else {
+        return String::new();
+    };
+    let lines = request.headers().get_all(FORWARDED_FOR).iter();
+    // A line that is no text is not of a proxy either.
+    let lines = lines.map(|line| line.to_str().unwrap_or_default());
+    origin::counted_by(origin::sender(peer.ip(), lines, &app.trusted_proxies))
 }
 
 async fn count(app: &App, operation: Operation, who: &str, limit: &mut Option<Answer>) -> Result<(), Error> {
@@ -120,15 +143,17 @@ async fn authenticate(app: &App, header: Option<HeaderValue>) -> Result<Caller, 
         ))?;
     let verifier = &app.fleet.verifier;
     let mut verdict = verifier.verify(token);
-    if verdict == Err(Rejected::UnknownKey) && verifier.reload_for_unknown(app.fleet.now()).await {
+    if verdict == Err(Rejected::UnknownKey) && verifier.reload_for_unknown().await {
         verdict = verifier.verify(token);
     }
-    verdict.map_err(|rejected| {
+    let caller = verdict.map_err(|rejected| {
         Error::Unauthorized(match rejected {
             Rejected::Expired => "the token has expired",
             Rejected::UnknownKey | Rejected::Invalid => "the token is not valid here",
         })
-    })
+    })?;
+    people::still_there(&app.fleet, &caller).await?;
+    Ok(caller)
 }
 
 /// Paths and methods that there are not. Strangers do not learn which ones there are.

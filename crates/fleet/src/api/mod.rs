@@ -22,6 +22,7 @@ use axum::{
     routing::{MethodRouter, delete, get, post, put},
 };
 use gantry_fleet_api::Operation;
+use gantry_fleet_domain::origin::Network;
 use strum::IntoEnumIterator;
 
 pub use access::action;
@@ -41,15 +42,17 @@ pub struct App {
     pub document: Arc<serde_json::Value>,
     /// Whether browsers are told to insist on TLS.
     pub secure: bool,
+    pub trusted_proxies: Arc<[Network]>,
 }
 
 impl App {
-    pub fn new(fleet: Arc<Fleet>, secure: bool) -> Self {
+    pub fn new(fleet: Arc<Fleet>, secure: bool, trusted_proxies: &[Network]) -> Self {
         Self {
             rates: Arc::new(RateLimits::new(fleet.rates)),
             document: Arc::new(gantry_fleet_api::document(env!("CARGO_PKG_VERSION"))),
             fleet,
             secure,
+            trusted_proxies: trusted_proxies.into(),
         }
     }
 }

@@ -5,6 +5,7 @@ use gantry_fleet_api as api;
 
 use super::{
     App,
+    answer::about,
     extract::{Bare, Name, Query, Sent},
 };
 use crate::{
@@ -25,6 +26,10 @@ pub async fn list(State(app): State<App>, query: Query) -> Result<Json<api::Oper
 }
 
 pub async fn register(State(app): State<App>, sent: Sent<api::RegisterOperator>) -> Result<Reply, Error> {
+    about("operator", &sent.body.name);
+    if let Some(version) = &sent.body.current_version {
+        about("version", version);
+    }
     operators::register(&app.fleet, &sent.ask, sent.body).await
 }
 

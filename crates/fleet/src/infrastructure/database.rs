@@ -5,6 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use jiff::Timestamp;
 use sha2::{Digest, Sha256};
 use sqlx::{
     Connection as _, Executor as _, PgConnection, PgPool,
@@ -22,6 +23,7 @@ const MIGRATIONS: &[(i32, &str, &str)] = &[
         include_str!("../../migrations/0004_discovery.sql"),
     ),
     (5, "answers", include_str!("../../migrations/0005_answers.sql")),
+    (6, "secrets", include_str!("../../migrations/0006_secrets.sql")),
 ];
 
 /// "gantry" as a number: replicas that start together wait for each other here.
@@ -76,6 +78,12 @@ pub fn options(url: &str) -> Result<PgConnectOptions, DatabaseError> {
 
 /// How long a database may take to be there: what starts us may start it too.
 pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What time it is there.
+pub async fn now(pool: &PgPool) -> Result<Timestamp, sqlx::Error> {
+    let now: jiff_sqlx::Timestamp = sqlx::query_scalar("select now()").fetch_one(pool).await?;
+    Ok(now.to_jiff())
+}
 
 /// Connects, once the database answers, and migrates.
 pub async fn open(

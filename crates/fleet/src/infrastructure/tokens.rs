@@ -5,7 +5,7 @@ use std::{
     collections::BTreeSet,
     path::PathBuf,
     sync::{Arc, PoisonError, RwLock},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use gantry_fleet_domain::{
@@ -20,11 +20,17 @@ use jsonwebtoken::{
 };
 use serde::{Deserialize, Serialize};
 use url::Url;
+use uuid::Uuid;
+
+use super::http;
 
 pub const ISSUER: &str = "gantry-fleet";
 pub const AUDIENCE: &str = "gantry-fleet";
 const SHORTEST_SECRET: usize = 32;
 const LEEWAY: u64 = 30;
+const MAX_KEY_SET: usize = 1 << 20;
+/// How often keys are read again because of one that is not known.
+const UNKNOWN: Duration = Duration::from_secs(10);
 
 #[derive(Debug, thiserror::Error)]
 pub enum TokenError {
@@ -77,6 +83,9 @@ struct Claims {
     role: Several,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     environments: Option<Several>,
+    /// Of the local user who logged in for it. Under a name that no identity provider uses for something else.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    gantry_user: Option<Uuid>,
 }
 
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -108,72 +117,127 @@ pub enum Rejected {
     Invalid,
 }
 
-pub struct Verifier {
-    sources: Vec<KeySource>,
-    http: reqwest::Client,
+/// Keys of one source, which come and go without the others.
+struct Source {
+    from: KeySource,
     keys: RwLock<Arc<Vec<Key>>>,
+}
+
+pub struct Verifier {
+    sources: Vec<Source>,
+    http: reqwest::Client,
     issuer: String,
     audience: String,
-    fetched: tokio::sync::Mutex<Option<Timestamp>>,
+    /// By a clock that nobody can put back.
+    fetched: tokio::sync::Mutex<Option<Instant>>,
 }
 
 impl Verifier {
+    /// Files must be there and hold keys: what is wrong with them is a mistake of whoever wrote the configuration. An
+    /// identity provider that is away is none: its tokens count when it is back.
     pub async fn load(
         sources: Vec<KeySource>,
         issuer: &str,
         audience: &str,
         http: reqwest::Client,
     ) -> Result<Self, TokenError> {
-        let verifier = Self {
-            sources,
-            http,
+        let source = |from| Source {
+            from,
             keys: RwLock::default(),
+        };
+        let verifier = Self {
+            sources: sources.into_iter().map(source).collect(),
+            http,
             issuer: issuer.to_owned(),
             audience: audience.to_owned(),
             fetched: tokio::sync::Mutex::new(None),
         };
-        verifier.reload().await?;
+        for (source, failure) in verifier.reload().await {
+            match source {
+                KeySource::Jwks(_) => told(&failure),
+                KeySource::Secret(_) | KeySource::PublicKey(_) => return Err(failure),
+            }
+        }
         Ok(verifier)
     }
 
-    /// Reads all keys again. When one source fails, those from before stay.
-    pub async fn reload(&self) -> Result<(), TokenError> {
-        let mut keys = Vec::new();
+    pub fn sources(&self) -> impl Iterator<Item = &KeySource> {
+        self.sources.iter().map(|source| &source.from)
+    }
+
+    /// Whether a source has given any keys yet.
+    pub fn has_keys(&self, place: usize) -> bool {
+        self.sources.get(place).is_some_and(|source| {
+            let keys = source.keys.read().unwrap_or_else(PoisonError::into_inner);
+            !keys.is_empty()
+        })
+    }
+
+    /// Reads the keys of one source again, by its place among them. When that fails, those from before stay.
+    pub async fn reload_one(&self, place: usize) -> Result<(), TokenError> {
+        match self.sources.get(place) {
+            Some(source) => self.read(source).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Reads all keys again, each source by itself, and gives those that failed.
+    pub async fn reload(&self) -> Vec<(&KeySource, TokenError)> {
+        let read = self
+            .sources
+            .iter()
+            .map(|source| async move { Some((&source.from, self.read(source).await.err()?)) });
+        let done = futures::future::join_all(read).await;
+        done.into_iter().flatten().collect()
+    }
+
+    /// Reads secrets again that are in files; nobody is asked for them.
+    pub async fn reload_secrets(&self) {
         for source in &self.sources {
-            match source {
-                KeySource::Secret(path) => keys.push(Key {
-                    id: None,
-                    algorithm: Algorithm::HS256,
-                    verifies: DecodingKey::from_secret(&read_secret(path)?),
-                }),
-                KeySource::PublicKey(path) => keys.push(public_key(path)?),
-                KeySource::Jwks(url) => keys.extend(fetch(&self.http, url).await?),
+            if let KeySource::Secret(_) = source.from
+                && let Err(failure) = self.read(source).await
+            {
+                told(&failure);
             }
         }
-        *self.keys.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(keys);
+    }
+
+    async fn read(&self, source: &Source) -> Result<(), TokenError> {
+        let keys = match &source.from {
+            KeySource::Secret(path) => vec![Key {
+                id: None,
+                algorithm: Algorithm::HS256,
+                verifies: DecodingKey::from_secret(&read_secret(path)?),
+            }],
+            KeySource::PublicKey(path) => vec![public_key(path)?],
+            KeySource::Jwks(url) => fetch(&self.http, url).await?,
+        };
+        *source.keys.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(keys);
         Ok(())
     }
 
     /// Reads keys again because of one that is not known; not more often than every ten seconds, whatever strangers
     /// send.
-    pub async fn reload_for_unknown(&self, now: Timestamp) -> bool {
+    pub async fn reload_for_unknown(&self) -> bool {
         let mut fetched = self.fetched.lock().await;
-        if fetched.is_some_and(|at| now.duration_since(at) < SignedDuration::from_secs(10)) {
+        if fetched.is_some_and(|at| at.elapsed() < UNKNOWN) {
             return false;
         }
-        *fetched = Some(now);
-        match self.reload().await {
-            Ok(()) => true,
-            Err(error) => {
-                tracing::warn!(%error, "token keys could not be read again");
-                false
-            }
+        let failures = self.reload().await;
+        *fetched = Some(Instant::now());
+        for (_, failure) in &failures {
+            told(failure);
         }
+        failures.len() < self.sources.len()
     }
 
     pub fn verify(&self, token: &str) -> Result<Caller, Rejected> {
         let header = decode_header(token).map_err(|_| Rejected::Invalid)?;
-        let keys = self.keys.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let keys: Vec<Arc<Vec<Key>>> = self
+            .sources
+            .iter()
+            .map(|source| source.keys.read().unwrap_or_else(PoisonError::into_inner).clone())
+            .collect();
         let fits = |key: &&Key| {
             key.algorithm == header.alg
                 && match (&key.id, &header.kid) {
@@ -182,7 +246,7 @@ impl Verifier {
                 }
         };
         let mut rejected = Rejected::UnknownKey;
-        for key in keys.iter().filter(fits) {
+        for key in keys.iter().flat_map(|keys| keys.iter()).filter(fits) {
             let mut validation = Validation::new(key.algorithm);
             validation.set_issuer(&[&self.issuer]);
             validation.set_audience(&[&self.audience]);
@@ -204,6 +268,11 @@ impl Verifier {
     }
 }
 
+fn told(failure: &TokenError) {
+    let error = failure as &dyn std::error::Error;
+    tracing::warn!(error, "token keys could not be read; it is tried again");
+}
+
 fn caller(claims: &Claims) -> Caller {
     let roles: BTreeSet<Role> = claims
         .roles
@@ -219,6 +288,7 @@ fn caller(claims: &Claims) -> Caller {
             .environments
             .as_ref()
             .map(|names| names.iter().filter_map(|name| name.parse().ok()).collect()),
+        user: claims.gantry_user,
     }
 }
 
@@ -250,19 +320,18 @@ fn public_key(path: &PathBuf) -> Result<Key, TokenError> {
     })
 }
 
-async fn fetch(http: &reqwest::Client, url: &Url) -> Result<Vec<Key>, TokenError> {
+async fn fetch(client: &reqwest::Client, url: &Url) -> Result<Vec<Key>, TokenError> {
     let failed = |error: reqwest::Error| TokenError::Fetch(url.clone(), error.without_url());
-    let answer = http
+    let answer = client
         .get(url.clone())
         .timeout(Duration::from_secs(10))
         .send()
         .await
         .and_then(reqwest::Response::error_for_status)
         .map_err(failed)?;
-    if answer.content_length().is_some_and(|length| length > 1 << 20) {
-        return Err(TokenError::NoKeySet(url.clone()));
-    }
-    let bytes = answer.bytes().await.map_err(failed)?;
+    let bytes = http::body(answer, url, MAX_KEY_SET)
+        .await
+        .map_err(|_| TokenError::NoKeySet(url.clone()))?;
     let set: JwkSet = serde_json::from_slice(&bytes).map_err(|_| TokenError::NoKeySet(url.clone()))?;
     Ok(set
         .keys
@@ -320,6 +389,8 @@ pub struct Grant<'g> {
     pub subject: &'g str,
     pub roles: &'g BTreeSet<Role>,
     pub environments: Option<&'g BTreeSet<Environment>>,
+    /// The local user it is for; the token ends with them.
+    pub user: Option<Uuid>,
     pub lifetime: SignedDuration,
 }
 
@@ -345,6 +416,7 @@ impl Issuer {
             environments: grant
                 .environments
                 .map(|names| Several::Many(names.iter().map(|name| name.name().to_owned()).collect())),
+            gantry_user: grant.user,
         };
         let token = encode(&Header::new(Algorithm::HS256), &claims, &self.key).map_err(TokenError::Sign)?;
         Ok((token, expires))

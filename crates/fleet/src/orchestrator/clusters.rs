@@ -255,8 +255,9 @@ pub async fn delete(fleet: &Fleet, ask: &Ask, name: &str) -> Result<Reply, Error
         reach::record_hour(&mut work, &counted).await?;
     }
     store::delete(work.db(), row.id).await?;
-    idempotency::forget_about(work.db(), row.id).await?;
+    idempotency::forget_about(work.db(), row.id, &["clusterName"], &row.name).await?;
     audit::erase_target(work.db(), KIND, &id).await?;
+    audit::erase_attempts(work.db(), &row.api_server_url).await?;
     work.record(Record {
         action: "cluster.deleted",
         outcome: "Succeeded",
@@ -344,7 +345,7 @@ async fn prove(
     credentials: &Sanitised,
     purpose: &str,
 ) -> Result<Look, Error> {
-    let mut work = Work::of(fleet, &ask.caller.subject, Some(&ask.trace_id)).await?;
+    let mut work = Work::by(fleet, &ask.caller, &ask.trace_id).await?;
     work.record(Record {
         action: "cluster.accessed",
         outcome: "Succeeded",

@@ -7,7 +7,7 @@ use gantry_fleet_domain::{
     fields::Complaints,
     version::OperatorVersion,
 };
-use jiff::civil::Date;
+use jiff::{Timestamp, civil::Date};
 use serde_json::{Value, json};
 
 use super::{
@@ -72,6 +72,16 @@ pub async fn register(fleet: &Fleet, ask: &Ask, body: api::RegisterCrd) -> Resul
         ),
         None => None,
     };
+    if ask.if_match.is_some() {
+        // Another version of what the caller saw; of something that is not there they saw nothing.
+        let name = definition["metadata"]["name"]
+            .as_str()
+            .unwrap_or_default()
+            .to_owned();
+        store::take_turn(work.db(), &name, body.operator_name.as_deref()).await?;
+        let row = store::lock(work.db(), &name).await?.ok_or(Error::Changed)?;
+        ask.check_match(row.revision)?;
+    }
     let name = put(
         fleet,
         &mut work,
@@ -150,16 +160,24 @@ pub async fn deprecate(
 }
 
 pub async fn approve(fleet: &Fleet, ask: &Ask, name: &str, body: api::ApproveCrd) -> Result<Reply, Error> {
+    let (decided, action) = match body.decision {
+        api::Decision::Approve => (Approval::Approved, "crd.approved"),
+        api::Decision::Reject => (Approval::Rejected, "crd.rejected"),
+    };
     let mut complaints = Complaints::default();
     complaints.at_most("notes", &body.notes, 2000);
+    if decided == Approval::Rejected && body.notes.trim().is_empty() {
+        complaints.add("notes", "must say why it is rejected");
+    }
     complaints.or(())?;
     let (mut work, row) = match locked(fleet, ask, name).await? {
         Ok(locked) => locked,
         Err(reply) => return Ok(reply),
     };
     let history = store::history(work.db(), row.id).await?;
+    let is_named = body.operator_version.is_some();
     let waiting = |schema: &&SchemaRow| {
-        [Approval::Pending.name(), Approval::Waived.name()].contains(&schema.approval.as_str())
+        Approval::from_name(&schema.approval).is_some_and(|now| now.may_become(decided, is_named))
     };
     let schema = match &body.operator_version {
         Some(version) => Some(find(&history, version)?),
@@ -172,10 +190,11 @@ pub async fn approve(fleet: &Fleet, ask: &Ask, name: &str, body: api::ApproveCrd
         });
     };
     let (person, now) = (work.person, time(work.now));
-    store::approve(
+    store::decide(
         work.db(),
         row.id,
         &schema.operator_version,
+        decided.name(),
         person,
         &body.notes,
         now,
@@ -183,7 +202,7 @@ pub async fn approve(fleet: &Fleet, ask: &Ask, name: &str, body: api::ApproveCrd
     .await?;
     store::update(work.db(), &row, now).await?;
     let details = json!({"name": name, "operatorVersion": schema.operator_version, "notes": body.notes});
-    finish(work, name, "crd.approved", details, 200).await
+    finish(work, name, action, details, 200).await
 }
 
 pub async fn diff(
@@ -285,6 +304,7 @@ pub async fn validate(
     steps.push(wanted);
     let usage = usage::of(&row, &environments, &steps, &clusters);
     let usage = usage.into_iter().next_back().unwrap_or_default();
+    let changes = |some| changes(some, version, None);
     let breaking = changes(Change::breaking(&report));
     Ok(api::CrdValidation {
         crd_name: name.to_owned(),
@@ -394,12 +414,9 @@ pub(super) fn missing(name: &str) -> Error {
     }
 }
 
-fn changes(changes: Vec<Change>) -> Vec<api::SchemaChange> {
-    changes.into_iter().take(MAX_CHANGES).map(change_wire).collect()
-}
-
-fn change_wire(change: Change) -> api::SchemaChange {
-    api::SchemaChange {
+/// Changes that a version brought at this time, or would bring.
+fn changes(changes: Vec<Change>, version: Option<&str>, at: Option<Timestamp>) -> Vec<api::SchemaChange> {
+    let wire = |change: Change| api::SchemaChange {
         change_type: change.change_type,
         field_path: change.field_path,
         previous_type: change.previous_type,
@@ -409,8 +426,16 @@ fn change_wire(change: Change) -> api::SchemaChange {
         severity: change.severity,
         action: change.action,
         fingerprint: change.fingerprint,
+        operator_version: version.map(str::to_owned),
+        changed_at: at,
         is_waived: change.is_waived,
-    }
+    };
+    changes.into_iter().take(MAX_CHANGES).map(wire).collect()
+}
+
+/// The original counts schemas by text.
+fn schema_version(position: i32) -> String {
+    format!("{}.0", position.saturating_add(1))
 }
 
 fn wire(row: CrdRow) -> api::Crd {
@@ -424,7 +449,10 @@ fn wire(row: CrdRow) -> api::Crd {
         operator_name: row.operator_name,
         operator_version: row.operator_version,
         status: row.status,
+        schema_version: schema_version(row.position),
         approval_status: row.approval,
+        approved_by: row.approved_by,
+        approved_at: row.approved_at.map(Into::into),
         migration_guide: row.migration_guide,
         deprecated_at: row.deprecated_at.map(Into::into),
         deprecation_reason: row.deprecation_reason,
@@ -450,17 +478,19 @@ async fn with_history(
     let usage = usage::of(&row, &environments, &steps, &clusters);
     let schema = |(schema, usage): (SchemaRow, Vec<api::SchemaUse>)| -> api::CrdSchema {
         let stored: Vec<Change> = serde_json::from_value(schema.changes).unwrap_or_default();
+        let created_at = schema.created_at.into();
         api::CrdSchema {
+            changes: changes(stored, Some(&schema.operator_version), Some(created_at)),
             operator_version: schema.operator_version,
+            schema_version: schema_version(schema.position),
             versions: schema.api_versions,
             digest: schema.digest,
             approval_status: schema.approval,
             approved_by: schema.approved_by,
             approved_at: schema.approved_at.map(Into::into),
             approval_notes: schema.approval_notes,
-            changes: changes(stored),
             usage,
-            created_at: schema.created_at.into(),
+            created_at,
         }
     };
     Ok(api::CrdWithHistory {

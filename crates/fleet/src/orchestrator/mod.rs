@@ -6,6 +6,7 @@ pub mod clusters;
 pub mod crds;
 pub mod deployer;
 pub mod health;
+mod marks;
 pub mod operators;
 pub mod people;
 pub mod proof;
@@ -18,13 +19,18 @@ mod usage;
 pub mod waivers;
 mod work;
 
-use std::sync::Arc;
+use std::{
+    sync::{Arc, Mutex},
+    time::Instant,
+};
 
+use gantry_fleet_domain::steady::Look;
 use gantry_ledger::Signer;
 use jiff::{SignedDuration, Timestamp};
 use sqlx::PgPool;
 use uuid::Uuid;
 
+pub use marks::Marks;
 pub use work::{Ask, Begun, Record, Reply, Work};
 
 use crate::{
@@ -66,6 +72,10 @@ pub struct Fleet {
     /// This process, in leases.
     pub holder: Uuid,
     pub connections: reach::Connections,
+    pub marks: marks::Marks,
+    /// A clock that nobody can set, and the last look at all of them.
+    pub started: Instant,
+    pub last_look: Mutex<Option<Look>>,
 }
 
 impl Fleet {

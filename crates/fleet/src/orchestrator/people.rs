@@ -12,13 +12,13 @@ use gantry_fleet_domain::{
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::{Ask, Begun, Fleet, Record, Reply, Work};
+use super::{Ask, Begun, Fleet, Record, Reply, Work, work::NO_USER};
 use crate::{
     Error,
     error::is_taken,
     infrastructure::{
         store::{
-            Window,
+            Window, audit, idempotency,
             people::{self as store, UserRow},
             time,
         },
@@ -29,6 +29,11 @@ use crate::{
 const KIND: &str = "user";
 const SHORTEST_PASSWORD: usize = 12;
 const LONGEST_PASSWORD: usize = 1024;
+/// Who a login under an unknown name is recorded as, and of whom.
+const ANYBODY: &str = "system:anybody";
+const UNKNOWN: &str = "unknown";
+/// Where answers name people.
+const NAMED: &[&str] = &["username", "approvedBy", "approver"];
 /// The same words for a wrong name, a wrong password and a locked account: none is told, nor that a guess was right.
 const WRONG: &str = "the username or the password is wrong, or too many logins failed and it has to wait";
 
@@ -50,23 +55,36 @@ pub async fn login(fleet: &Fleet, trace_id: &str, body: api::Login) -> Result<ap
     let stored = user.as_ref().map(|user| user.password_hash.clone());
     // Also when it is locked: how long it takes tells nothing.
     let fits = fleet.passwords.matches(body.password.0, stored).await?;
-    let Some(user) = user else {
+    let mut work = match &user {
+        Some(user) => Work::by_user(fleet, user.id, trace_id)
+            .await
+            .map_err(|error| match error {
+                Error::Unauthorized(_) => Error::Unauthorized(WRONG),
+                other => other,
+            })?,
+        None => Work::of(fleet, ANYBODY, Some(trace_id)).await?,
+    };
+    // Of nobody, where there is no user: the same is done and written down, so that how long it takes does not tell either
+    // that there is none.
+    let id = user.as_ref().map_or_else(Uuid::new_v4, |user| user.id);
+    // Looked at when the guess is known, one after the other: many at once are no more guesses.
+    let noted = store::locked_until(work.db(), id).await?.map(Into::into);
+    let locked = lockout::still_locked(noted, now);
+    let Some(user) = user.filter(|_| fits && locked.is_none()) else {
+        let until = match locked {
+            Some(until) => Some(until),
+            None => lockout::locked_until(store::failed(work.db(), id).await?, now),
+        };
+        store::set_lock(work.db(), id, until.map(time)).await?;
+        // What was typed as a name is not kept: it may be a password.
+        let target = if work.person == id {
+            id.to_string()
+        } else {
+            UNKNOWN.to_owned()
+        };
+        note(work, "Failed", &target, json!({"locked": locked.is_some()})).await?;
         return Err(Error::Unauthorized(WRONG));
     };
-    let mut work = Work::of(fleet, &user.username, Some(trace_id)).await?;
-    // Looked at when the guess is known, one after the other: many at once are no more guesses.
-    let is_locked = store::locked_until(work.db(), user.id)
-        .await?
-        .is_some_and(|until| until.to_jiff() > now);
-    if is_locked || !fits {
-        if !is_locked {
-            let failures = store::failed(work.db(), user.id).await?;
-            let until = lockout::locked_until(failures, now).map(time);
-            store::set_lock(work.db(), user.id, until).await?;
-        }
-        note(work, "user.login", "Failed", &user, json!({"locked": is_locked})).await?;
-        return Err(Error::Unauthorized(WRONG));
-    }
     store::succeeded(work.db(), user.id).await?;
     let roles: BTreeSet<Role> = user.roles.iter().filter_map(|role| role.parse().ok()).collect();
     let environments: Option<BTreeSet<Environment>> = user
@@ -77,6 +95,7 @@ pub async fn login(fleet: &Fleet, trace_id: &str, body: api::Login) -> Result<ap
         subject: &user.username,
         roles: &roles,
         environments: environments.as_ref(),
+        user: Some(user.id),
         lifetime: fleet.token_lifetime,
     };
     let (token, expires_at) = issuer
@@ -84,13 +103,9 @@ pub async fn login(fleet: &Fleet, trace_id: &str, body: api::Login) -> Result<ap
         .map_err(|error| Error::internal("failed to issue a token", error))?;
     if fleet.verifier.verify(&token).is_err() {
         // The secret is a new one.
-        fleet
-            .verifier
-            .reload()
-            .await
-            .map_err(|error| Error::internal("failed to read the token keys again", error))?;
+        fleet.verifier.reload_secrets().await;
     }
-    note(work, "user.login", "Succeeded", &user, Value::Null).await?;
+    note(work, "Succeeded", &user.id.to_string(), Value::Null).await?;
     Ok(api::LoggedIn {
         token,
         expires_at,
@@ -106,22 +121,24 @@ pub async fn login(fleet: &Fleet, trace_id: &str, body: api::Login) -> Result<ap
     })
 }
 
-async fn note(
-    mut work: Work<'_>,
-    action: &str,
-    outcome: &str,
-    user: &UserRow,
-    details: Value,
-) -> Result<(), Error> {
+async fn note(mut work: Work<'_>, outcome: &str, user: &str, details: Value) -> Result<(), Error> {
     work.record(Record {
-        action,
+        action: "user.login",
         outcome,
         target_kind: KIND,
-        target_id: &user.id.to_string(),
+        target_id: user,
         details,
     })
     .await?;
     work.commit().await
+}
+
+/// Refuses a token whose user was removed since it was issued, on whichever replica that was.
+pub async fn still_there(fleet: &Fleet, caller: &Caller) -> Result<(), Error> {
+    match caller.user {
+        Some(user) if !store::is_user(&fleet.pool, user).await? => Err(Error::Unauthorized(NO_USER)),
+        _ => Ok(()),
+    }
 }
 
 /// Writes down that somebody was refused something.
@@ -131,7 +148,7 @@ pub async fn denied(
     trace_id: &str,
     operation: &'static str,
 ) -> Result<(), Error> {
-    let mut work = Work::of(fleet, &caller.subject, Some(trace_id)).await?;
+    let mut work = Work::by(fleet, caller, trace_id).await?;
     work.record(Record {
         action: "access.denied",
         outcome: "Denied",
@@ -215,8 +232,9 @@ pub async fn delete(fleet: &Fleet, ask: &Ask, username: &str) -> Result<Reply, E
     }
     let now = time(work.now);
     store::delete(work.db(), id).await?;
-    crate::infrastructure::store::idempotency::forget_about(work.db(), id).await?;
-    crate::infrastructure::store::audit::erase_target(work.db(), KIND, &id.to_string()).await?;
+    idempotency::forget_of(work.db(), id).await?;
+    idempotency::forget_about(work.db(), id, NAMED, username).await?;
+    audit::erase_target(work.db(), KIND, &id.to_string()).await?;
     store::erase(work.db(), id, now).await?;
     work.record(Record {
         action: "user.deleted",

@@ -10,6 +10,7 @@ use gantry_fleet_domain::{
     fields::Complaints,
 };
 use serde_json::{Value, json};
+use uuid::Uuid;
 
 use super::{
     Ask, Fleet, Record, Work,
@@ -80,7 +81,7 @@ pub async fn prove(
         ));
     }
     // Before anything is read: who looks at other people's objects is known, whatever comes of it.
-    record(fleet, ask, &row.id.to_string(), name, &body.clusters).await?;
+    record(fleet, ask, &row.id.to_string(), name, &clusters).await?;
     let new = &new;
     let mut proofs: Vec<api::ClusterProof> = stream::iter(clusters)
         .map(|cluster| async move { on_cluster(fleet, &cluster, new).await })
@@ -96,8 +97,16 @@ pub async fn prove(
     })
 }
 
-async fn record(fleet: &Fleet, ask: &Ask, id: &str, name: &str, clusters: &[String]) -> Result<(), Error> {
-    let mut work = Work::of(fleet, &ask.caller.subject, Some(&ask.trace_id)).await?;
+async fn record(
+    fleet: &Fleet,
+    ask: &Ask,
+    id: &str,
+    name: &str,
+    clusters: &[ClusterRow],
+) -> Result<(), Error> {
+    // By their ids: the name of a cluster goes with the cluster, and this entry is not one of its own.
+    let clusters: Vec<Uuid> = clusters.iter().map(|cluster| cluster.id).collect();
+    let mut work = Work::by(fleet, &ask.caller, &ask.trace_id).await?;
     work.record(Record {
         action: "crd.proof-asked",
         outcome: "Succeeded",

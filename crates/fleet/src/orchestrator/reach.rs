@@ -29,7 +29,7 @@ use crate::{
 const PREPARE: Duration = Duration::from_secs(10);
 /// Whose objects a reader may read; a role has to stay small enough to be stored.
 const MAX_DEFINITIONS: i64 = 1000;
-/// Connections with uploaded credentials are made anew after this.
+/// Connections with uploaded credentials are made anew after this, and no token is used for longer.
 const KEPT: SignedDuration = SignedDuration::from_mins(30);
 /// Under which identity a cluster is looked at.
 const READER: &str = "reader";
@@ -73,7 +73,9 @@ impl Connections {
 
     fn get(&self, id: Uuid, sealed: &[u8], now: Timestamp) -> Option<Connection> {
         let found = self.all().get(&id).cloned();
-        found.filter(|connection| connection.sealed == sealed && connection.renew_at > now)
+        // What is to be renewed later than anything can be was made before a clock was put back: its token may have ended.
+        let lasts = |at: Timestamp| at > now && at <= now + KEPT;
+        found.filter(|connection| connection.sealed == sealed && lasts(connection.renew_at))
     }
 
     fn keep(&self, id: Uuid, connection: Connection) {

@@ -295,10 +295,9 @@ pub(super) async fn put(
     store::insert_schema(work.db(), id, &row, &definition).await?;
     if let Some(after) = after {
         let newer = store::definition(work.db(), id, &after.operator_version).await?;
-        let (changes, mut approval) = judged(Some(definition), newer).await?;
-        if after.approval == Approval::Approved.name() && is_covered(&changes, &after.changes) {
-            approval = Approval::Approved;
-        }
+        let (changes, anew) = judged(Some(definition), newer).await?;
+        let covered = is_covered(&changes, &after.changes);
+        let approval = Approval::after(Approval::from_name(&after.approval), anew, covered);
         store::set_changes(work.db(), id, &after.operator_version, &changes, approval.name()).await?;
     }
     Ok(crd.name)

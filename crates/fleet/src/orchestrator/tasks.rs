@@ -9,12 +9,13 @@ use tokio::sync::Semaphore;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use uuid::Uuid;
 
-use super::{Fleet, clusters, deployer, health, operators, reach, retention};
+use super::{Fleet, clusters, deployer, health, marks, operators, reach, retention};
 use crate::{
     Error,
     infrastructure::{
         keys::LocalKeys,
         store::{clusters as cluster_store, operators as operator_store, time},
+        tokens::KeySource,
     },
 };
 
@@ -23,6 +24,9 @@ const VISIT: SignedDuration = SignedDuration::from_mins(10);
 
 /// How often is looked for work that is due.
 const TICK: Duration = Duration::from_millis(500);
+/// How often keys of tokens are read.
+const KEY_FILES: Duration = Duration::from_secs(10);
+const KEY_SETS: Duration = Duration::from_mins(5);
 /// Clusters, and repositories, that one replica is at.
 const LOOKS: usize = 32;
 const VISITS: usize = 4;
@@ -31,7 +35,7 @@ const MOST_REWRAPPED: i64 = 1000;
 
 type Task = fn(Arc<Fleet>) -> BoxFuture<'static, Result<(), Error>>;
 
-const TASKS: [(&str, u64, Task); 6] = [
+const TASKS: [(&str, u64, Task); 5] = [
     ("key rotation", 10, |fleet| {
         Box::pin(async move { rewrap(&fleet).await })
     }),
@@ -44,11 +48,9 @@ const TASKS: [(&str, u64, Task); 6] = [
     ("numbers", 15, |fleet| {
         Box::pin(async move { numbers(&fleet).await })
     }),
-    ("token keys", 300, |fleet| {
-        Box::pin(async move { token_keys(&fleet).await })
-    }),
-    ("retention", 3600, |fleet| {
-        Box::pin(async move { retention::apply(&fleet).await })
+    // Looks at clocks too, and two of them that agree are needed: not only once in an hour.
+    ("retention", 900, |fleet| {
+        Box::pin(async move { retention::look(&fleet).await })
     }),
 ];
 
@@ -71,6 +73,17 @@ pub fn start(fleet: &Arc<Fleet>, key_file: Option<PathBuf>, stop: &CancellationT
         let repositories = repositories.clone();
         Box::pin(async move { repositories.visit_repositories().await })
     });
+    for (place, source) in fleet.verifier.sources().enumerate() {
+        let usual = match source {
+            KeySource::Secret(_) | KeySource::PublicKey(_) => KEY_FILES,
+            KeySource::Jwks(_) => KEY_SETS,
+        };
+        let (fleet, stop) = (fleet.clone(), stop.clone());
+        tracker.spawn(async move {
+            stop.run_until_cancelled(keep_token_keys(&fleet, place, usual))
+                .await;
+        });
+    }
     if let Some(path) = key_file {
         let (fleet, stop) = (fleet.clone(), stop.clone());
         tracker.spawn(async move {
@@ -223,13 +236,15 @@ async fn rewrap(fleet: &Fleet) -> Result<(), Error> {
             tracing::info!(operator = %id, key = current.id, "credentials are under the new key");
         }
     }
+    marks::rewrap(fleet, &current).await?;
     match failure {
         Some(error) => Err(Error::internal("failed to rewrap some credentials", error)),
         None => Ok(()),
     }
 }
 
-async fn numbers(fleet: &Fleet) -> Result<(), Error> {
+/// What there is, for those who watch.
+pub async fn numbers(fleet: &Fleet) -> Result<(), Error> {
     let (operators, clusters) = cluster_store::counts(&fleet.pool).await?;
     fleet.metrics.operators.set(operators);
     fleet.metrics.clusters.set(clusters);
@@ -245,12 +260,31 @@ async fn numbers(fleet: &Fleet) -> Result<(), Error> {
     Ok(())
 }
 
-async fn token_keys(fleet: &Fleet) -> Result<(), Error> {
-    fleet
-        .verifier
-        .reload()
-        .await
-        .map_err(|error| Error::internal("failed to read the token keys again", error))
+/// Reads the keys of one source again and again. A secret that leaked and was replaced must not count for long, so files
+/// are looked at often; an identity provider that is away is asked soon again, and then less and less often.
+async fn keep_token_keys(fleet: &Fleet, place: usize, usual: Duration) {
+    // At the start it was told already.
+    let mut failures = u32::from(!fleet.verifier.has_keys(place));
+    loop {
+        tokio::time::sleep(after_failures(failures, usual)).await;
+        failures = match fleet.verifier.reload_one(place).await {
+            Ok(()) => 0,
+            Err(error) => {
+                if failures == 0 {
+                    let error = &error as &dyn std::error::Error;
+                    tracing::warn!(error, "token keys could not be read; those from before stay");
+                }
+                failures + 1
+            }
+        };
+    }
+}
+
+fn after_failures(failures: u32, usual: Duration) -> Duration {
+    match failures {
+        0 => usual,
+        some => Duration::from_secs(1 << some.min(9)).min(usual),
+    }
 }
 
 /// Takes keys over when the file has others. One that cannot be read changes nothing.

@@ -11,11 +11,14 @@ use sha2::{Digest, Sha256};
 use sqlx::{PgConnection, Postgres, Transaction};
 use uuid::Uuid;
 
-use super::Fleet;
+use super::{Fleet, marks};
 use crate::{
     Error,
     infrastructure::store::{audit, idempotency, people, time},
 };
+
+/// Of a token whose user was removed.
+pub(super) const NO_USER: &str = "the user of this token was removed";
 
 /// What is known of a request, whatever it is about.
 #[derive(Clone, Debug)]
@@ -25,7 +28,7 @@ pub struct Ask {
     pub trace_id: String,
     /// `Idempotency-Key`.
     pub key: Option<String>,
-    /// Of path and body: what the key stands for.
+    /// Of path and body: what the key stands for. Not to be kept as it is, see `marks`.
     pub digest: [u8; 32],
     /// `If-Match`.
     pub if_match: Option<String>,
@@ -85,14 +88,21 @@ impl Ask {
     pub async fn answered(&self, fleet: &Fleet) -> Result<Option<Reply>, Error> {
         let Some(key) = &self.key else { return Ok(None) };
         let mut connection = fleet.pool.acquire().await?;
-        match idempotency::find(&mut connection, &self.caller.subject, key).await? {
-            Some(answered) => self.replay(answered).map(Some),
-            None => Ok(None),
-        }
+        let person = match self.caller.user {
+            Some(id) => Some(id),
+            None => people::known(&mut connection, &self.caller.subject).await?,
+        };
+        let Some(person) = person else { return Ok(None) };
+        let Some(answered) = idempotency::find(&mut connection, person, key).await? else {
+            return Ok(None);
+        };
+        drop(connection);
+        let mark = marks::mark(fleet, &self.digest).await?;
+        self.replay(answered, &mark).map(Some)
     }
 
-    fn replay(&self, answered: idempotency::Answered) -> Result<Reply, Error> {
-        if answered.operation != self.operation.id() || answered.request != self.digest {
+    fn replay(&self, answered: idempotency::Answered, mark: &[u8]) -> Result<Reply, Error> {
+        if answered.operation != self.operation.id() || answered.request != mark {
             return Err(Error::Conflict {
                 code: "IDEMPOTENCY_KEY_REUSED",
                 message: "this Idempotency-Key was used for another request; take a new one for each"
@@ -128,21 +138,26 @@ impl Ask {
     }
 
     pub async fn begin<'f>(&self, fleet: &'f Fleet) -> Result<Begun<'f>, Error> {
-        let mut work = Work::of(fleet, &self.caller.subject, Some(&self.trace_id)).await?;
-        if let Some(key) = &self.key {
+        // Before the transaction: who holds one connection must not wait for another.
+        let keyed = match &self.key {
+            Some(key) => Some((key, marks::mark(fleet, &self.digest).await?)),
+            None => None,
+        };
+        let mut work = Work::by(fleet, &self.caller, &self.trace_id).await?;
+        if let Some((key, mark)) = keyed {
             let taken = idempotency::take(
                 &mut work.transaction,
                 work.person,
                 key,
                 self.operation.id(),
-                &self.digest,
+                &mark,
                 time(work.now),
             )
             .await?;
             if !taken {
-                let answered = idempotency::find(&mut work.transaction, &self.caller.subject, key).await?;
+                let answered = idempotency::find(&mut work.transaction, work.person, key).await?;
                 return match answered {
-                    Some(answered) => self.replay(answered).map(Begun::Repeated),
+                    Some(answered) => self.replay(answered, &mark).map(Begun::Repeated),
                     None => Err(Error::Conflict {
                         code: "REQUEST_IN_PROGRESS",
                         message: "the same request is being worked on; ask again in a moment".to_owned(),
@@ -172,6 +187,31 @@ impl<'f> Work<'f> {
             person,
             now: fleet.now(),
             trace_id: trace_id.map(str::to_owned),
+            key: None,
+        })
+    }
+
+    /// Work of somebody who asked for it. A local user may have been removed since their token was looked at: then nothing
+    /// is done in their name, and the name that was erased does not come back.
+    pub async fn by(fleet: &'f Fleet, caller: &Caller, trace_id: &str) -> Result<Self, Error> {
+        match caller.user {
+            Some(user) => Self::by_user(fleet, user, trace_id).await,
+            None => Self::of(fleet, &caller.subject, Some(trace_id)).await,
+        }
+    }
+
+    /// Work of a local user.
+    pub async fn by_user(fleet: &'f Fleet, user: Uuid, trace_id: &str) -> Result<Self, Error> {
+        let mut transaction = fleet.pool.begin().await?;
+        if !people::hold_user(&mut transaction, user).await? {
+            return Err(Error::Unauthorized(NO_USER));
+        }
+        Ok(Self {
+            fleet,
+            transaction,
+            person: user,
+            now: fleet.now(),
+            trace_id: Some(trace_id.to_owned()),
             key: None,
         })
     }

@@ -99,6 +99,7 @@ fn signed_with(secret: &[u8], issuer: &str, audience: &str, lifetime: SignedDura
         subject: "mallory",
         roles: &[Role::Admin].into(),
         environments: None,
+        user: None,
         lifetime,
     };
     Issuer::new(secret, issuer, audience)

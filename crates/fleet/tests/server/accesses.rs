@@ -209,3 +209,32 @@ async fn nobody_reaches_a_cluster_unseen() {
     assert_eq!(cluster.body["healthStatus"], "Healthy", "{}", cluster.text);
     running.server.stop().await;
 }
+
+#[tokio::test]
+async fn a_token_is_not_used_for_longer_because_a_clock_was_put_back() {
+    let (running, offset) = started().await;
+    let cluster = StandIn::start().await;
+    let body = cluster.registration("c", "t");
+    let made = running.admin.post("/clusters", &body).await.expect(201);
+    let id = made.body["clusterId"].as_str().unwrap().parse().unwrap();
+    let disabled = serde_json::json!({"isEnabled": false});
+    running.admin.put("/clusters/c", &disabled).await.expect(200);
+    let fleet = &running.server.fleet;
+    let tokens = || {
+        let written = cluster.written.lock().unwrap();
+        written.iter().filter(|line| line.ends_with("/token")).count()
+    };
+    fleet.connections.forget(id);
+    let before = tokens();
+    for _ in 0..3 {
+        reach::reader(fleet, id, "health", None).await.map(drop).unwrap();
+    }
+    assert_eq!(tokens(), before + 1, "one for all");
+    // By the old clock it would last for another day.
+    offset.store(-24 * 3600, Ordering::SeqCst);
+    for _ in 0..3 {
+        reach::reader(fleet, id, "health", None).await.map(drop).unwrap();
+    }
+    assert_eq!(tokens(), before + 2, "and a new one after the clock was put back");
+    running.server.stop().await;
+}

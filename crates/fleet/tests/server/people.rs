@@ -1,10 +1,16 @@
 //! Local users and tokens of others.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{
+    Arc, Mutex,
+    atomic::{AtomicBool, AtomicI64, Ordering},
+};
 
-use super::support::{Running, pool};
-use gantry_fleet::infrastructure::tokens::{AUDIENCE, ISSUER, KeySource};
-use jiff::Timestamp;
+use super::support::{Asker, Running, definition, pool, settings, until};
+use gantry_fleet::{
+    infrastructure::tokens::{AUDIENCE, ISSUER, KeySource},
+    orchestrator::people::denied,
+};
+use jiff::{SignedDuration, Timestamp};
 use jsonwebtoken::{Algorithm, EncodingKey, Header, encode};
 use serde_json::{Value, json};
 
@@ -69,6 +75,64 @@ async fn a_local_user_logs_in_with_their_roles_and_environments() {
     running.server.stop().await;
 }
 
+/// Logs somebody in whom the administrator has made, and gives their token.
+async fn logged_in(running: &Running, name: &str, role: &str) -> String {
+    let user = json!({"username": name, "password": PASSWORD, "roles": [role]});
+    running.admin.post("/users", &user).await.expect(201);
+    let body = json!({"username": name, "password": PASSWORD});
+    let got = running.asker(None).post("/authentication/login", &body).await;
+    got.expect(200).body["token"].as_str().unwrap().to_owned()
+}
+
+#[tokio::test]
+async fn a_token_ends_with_its_user_on_every_replica_and_the_name_stays_erased() {
+    let mut keys = None;
+    let running = Running::with(|settings| keys = Some(settings.keys.clone())).await;
+    let mut second = settings(&running.database_url, running.folder.path());
+    second.keys = keys.unwrap();
+    let other = gantry_fleet::Server::start(second).await.unwrap();
+    let token = logged_in(&running, "jo", "Operator").await;
+    let jo = [&running.server, &other].map(|server| Asker::new(server, Some(token.clone())));
+    for jo in &jo {
+        jo.get("/operators").await.expect(200);
+    }
+    let crd =
+        json!({"schemaDefinition": definition("things.example.com", json!({})), "operatorVersion": "1.0.0"});
+    let key = [("idempotency-key", "jo's")];
+    jo[0].ask("post", "/crds", Some(&crd), &key).await.expect(201);
+    let again = jo[1].ask("post", "/crds", Some(&crd), &key).await.expect(201);
+    assert_eq!(again.header("idempotency-replayed"), "true");
+    let caller = running.server.fleet.verifier.verify(&token).unwrap();
+    running.admin.delete("/users/jo").await.expect(204);
+    for jo in &jo {
+        jo.get("/operators").await.refused(401, "UNAUTHORIZED");
+        jo.get("/nothing").await.refused(401, "UNAUTHORIZED");
+        jo.ask("post", "/crds", Some(&crd), &key)
+            .await
+            .refused(401, "UNAUTHORIZED");
+        jo.get("/users").await.refused(401, "UNAUTHORIZED");
+    }
+    // A request that was let in before they were removed writes nothing after it.
+    let late = denied(&running.server.fleet, &caller, "trace", "listUsers").await;
+    assert!(
+        matches!(late, Err(gantry_fleet::Error::Unauthorized(_))),
+        "{late:?}"
+    );
+    let named = async || -> i64 {
+        sqlx::query_scalar("select count(*) from people where subject = 'jo'")
+            .fetch_one(&pool(&running.database_url).await)
+            .await
+            .unwrap()
+    };
+    assert_eq!(named().await, 0, "the name came back");
+    // Somebody else of that name is somebody else.
+    let new = logged_in(&running, "jo", "Viewer").await;
+    running.asker(Some(new)).get("/operators").await.expect(200);
+    jo[0].get("/operators").await.refused(401, "UNAUTHORIZED");
+    other.stop().await;
+    running.server.stop().await;
+}
+
 #[tokio::test]
 async fn guessing_locks_the_account_and_tells_nothing() {
     let running = Running::start().await;
@@ -108,7 +172,76 @@ async fn guessing_locks_the_account_and_tells_nothing() {
         .get("/audit?action=user.login&outcome=Failed")
         .await
         .body;
-    assert_eq!(failed["total"], 7);
+    assert_eq!(failed["total"], 8);
+    let of_nobody = running
+        .admin
+        .get("/audit?action=user.login&targetId=unknown")
+        .await
+        .expect(200);
+    assert_eq!(of_nobody.body["total"], 1);
+    assert!(
+        !of_nobody.text.contains("nobody"),
+        "a name may be a password in the wrong field"
+    );
+    running.server.stop().await;
+}
+
+/// How many entries the log has more after a wrong login.
+async fn entries(running: &Running, name: &str) -> i64 {
+    let pool = pool(&running.database_url).await;
+    let head = async || -> i64 {
+        sqlx::query_scalar("select seq from audit_head")
+            .fetch_one(&pool)
+            .await
+            .unwrap()
+    };
+    let before = head().await;
+    let body = json!({"username": name, "password": "wrong"});
+    let stranger = running.asker(None);
+    stranger
+        .post("/authentication/login", &body)
+        .await
+        .refused(401, "UNAUTHORIZED");
+    head().await - before
+}
+
+#[tokio::test]
+async fn an_unknown_name_is_as_much_work_as_a_known_one() {
+    let running = Running::start().await;
+    let user = json!({"username": "jo", "password": PASSWORD, "roles": ["Viewer"]});
+    running.admin.post("/users", &user).await.expect(201);
+    let (known, unknown) = (entries(&running, "jo").await, entries(&running, "no").await);
+    assert_eq!((known, unknown), (1, 1), "entries of the log");
+    running.server.stop().await;
+}
+
+#[tokio::test]
+async fn a_lock_that_a_wrong_clock_noted_ends_in_a_quarter_of_an_hour() {
+    let offset = Arc::new(AtomicI64::new(365 * 24 * 60));
+    let clock = offset.clone();
+    let running = Running::with(|settings| {
+        settings.clock =
+            Arc::new(move || Timestamp::now() + SignedDuration::from_mins(clock.load(Ordering::SeqCst)));
+    })
+    .await;
+    let user = json!({"username": "jo", "password": PASSWORD, "roles": ["Viewer"]});
+    running.admin.post("/users", &user).await.expect(201);
+    let login = async |password: &str| {
+        let body = json!({"username": "jo", "password": password});
+        running
+            .asker(None)
+            .post("/authentication/login", &body)
+            .await
+            .status
+    };
+    for _ in 0..5 {
+        assert_eq!(login("wrong").await, 401);
+    }
+    // The clock was a year ahead, and is put right.
+    offset.store(0, Ordering::SeqCst);
+    assert_eq!(login(PASSWORD).await, 401, "it is locked all the same");
+    offset.store(16, Ordering::SeqCst);
+    assert_eq!(login(PASSWORD).await, 200);
     running.server.stop().await;
 }
 
@@ -241,21 +374,67 @@ async fn tokens_of_others_count_by_their_public_keys_and_not_otherwise() {
     running.server.stop().await;
 }
 
+/// A key, and the document that it is published in.
+fn published(folder: &std::path::Path, name: &str) -> (EncodingKey, Value) {
+    let (private, _) = key_pair(
+        folder,
+        name,
+        &["-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256"],
+    );
+    let key = EncodingKey::from_ec_pem(&private).unwrap();
+    let mut jwk = jsonwebtoken::jwk::Jwk::from_encoding_key(&key, Algorithm::ES256).unwrap();
+    jwk.common.key_id = Some(name.to_owned());
+    (key, json!(jwk))
+}
+
+#[tokio::test]
+async fn an_identity_provider_that_is_away_stops_nobody_else_and_counts_when_it_is_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let (key, jwk) = published(folder.path(), "key");
+    let is_back = Arc::new(AtomicBool::new(false));
+    let back = is_back.clone();
+    let router = axum::Router::new().fallback(async move || {
+        if back.load(Ordering::SeqCst) {
+            Ok(axum::Json(json!({"keys": [jwk]})))
+        } else {
+            Err(axum::http::StatusCode::SERVICE_UNAVAILABLE)
+        }
+    });
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
+    let mut file = std::path::PathBuf::new();
+    let running = Running::with(|settings| {
+        file = settings.login_secret.clone().unwrap();
+        let url = format!("http://{address}/jwks").parse().unwrap();
+        settings.tokens.push(KeySource::Jwks(url));
+    })
+    .await;
+    running.admin.get("/operators").await.expect(200);
+    // A secret that leaked is replaced: it ends, though the provider is still away, and nobody asks with the new one.
+    std::fs::write(&file, "another-secret-of-more-than-32-bytes").unwrap();
+    until("the old secret does not count", async || {
+        (running.admin.get("/operators").await.status == 401).then_some(())
+    })
+    .await;
+    let mut header = Header::new(Algorithm::ES256);
+    header.kid = Some("key".to_owned());
+    let token = encode(&header, &claims(&json!(["Viewer"])), &key).unwrap();
+    let visitor = running.asker(Some(token));
+    visitor.get("/operators").await.refused(401, "UNAUTHORIZED");
+    is_back.store(true, Ordering::SeqCst);
+    until("its tokens count", async || {
+        (visitor.get("/operators").await.status == 200).then_some(())
+    })
+    .await;
+    running.server.stop().await;
+}
+
 #[tokio::test]
 async fn keys_of_a_key_set_are_taken_over_when_they_are_rotated() {
     let folder = tempfile::tempdir().unwrap();
     let sets: Arc<Mutex<Value>> = Arc::default();
-    let pair = |name: &str| {
-        let (private, _) = key_pair(
-            folder.path(),
-            name,
-            &["-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256"],
-        );
-        let key = EncodingKey::from_ec_pem(&private).unwrap();
-        let mut jwk = jsonwebtoken::jwk::Jwk::from_encoding_key(&key, Algorithm::ES256).unwrap();
-        jwk.common.key_id = Some(name.to_owned());
-        (key, json!(jwk))
-    };
+    let pair = |name: &str| published(folder.path(), name);
     let ((old, old_jwk), (new, new_jwk)) = (pair("old"), pair("new"));
     *sets.lock().unwrap() = json!({"keys": [old_jwk]});
     let served = sets.clone();

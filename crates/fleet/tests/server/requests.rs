@@ -1,9 +1,11 @@
 //! What holds for every request: repeated ones are done once, too many are refused, a database that is away is an
 //! answer and not a hang.
 
-use super::support::{Running, charts::Repository, definition, kube::StandIn, pool, token};
+use super::support::{Asker, Running, charts::Repository, definition, key_line, kube::StandIn, pool, token};
+use gantry_fleet::infrastructure::keys::{Keys, LocalKeys};
 use gantry_fleet_domain::access::Role;
 use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
 
 fn crd(version: &str) -> Value {
     json!({"schemaDefinition": definition("things.example.com", json!({})), "operatorVersion": version})
@@ -44,6 +46,82 @@ async fn a_request_that_is_repeated_with_its_key_is_done_once() {
         .await
         .expect(201);
     assert_eq!(got.header("idempotency-replayed"), "");
+    running.server.stop().await;
+}
+
+#[tokio::test]
+async fn what_is_kept_of_a_request_is_no_help_to_guess_a_password_and_is_known_to_all_replicas() {
+    let (old, new) = (key_line(), key_line());
+    let keys = Keys::local(LocalKeys::parse(&old).unwrap());
+    let running = Running::with(|settings| settings.keys = keys.clone()).await;
+    let body = json!({"username": "jo", "password": "correct horse battery", "roles": ["Viewer"]});
+    let key = [("idempotency-key", "k")];
+    running
+        .admin
+        .ask("post", "/users", Some(&body), &key)
+        .await
+        .expect(201);
+    let pool = pool(&running.database_url).await;
+    let kept: Vec<u8> = sqlx::query_scalar("select request from idempotency")
+        .fetch_one(&pool)
+        .await
+        .unwrap();
+    let mut plain = Sha256::new();
+    for part in ["POST", "/api/v1/users", &body.to_string()] {
+        plain.update((part.len() as u64).to_be_bytes());
+        plain.update(part);
+    }
+    assert_eq!(kept.len(), 32);
+    assert_ne!(
+        kept,
+        plain.finalize().to_vec(),
+        "anybody can make this from a guess"
+    );
+    // Another replica, and one that starts after the key that seals was rotated and the old one is gone.
+    let replica = async |line: &str| {
+        let mut settings = super::support::settings(&running.database_url, running.folder.path());
+        settings.keys = Keys::local(LocalKeys::parse(line).unwrap());
+        gantry_fleet::Server::start(settings).await.unwrap()
+    };
+    let asked = async |server: &gantry_fleet::Server| {
+        let asker = super::support::Asker::new(server, Some(token("admin", Role::Admin)));
+        asker.ask("post", "/users", Some(&body), &key).await
+    };
+    let other = replica(&old).await;
+    assert_eq!(
+        asked(&other).await.expect(201).header("idempotency-replayed"),
+        "true"
+    );
+    other.stop().await;
+    keys.replace(LocalKeys::parse(&format!("{new}\n{old}")).unwrap());
+    let name = keys.current().await.unwrap().id;
+    super::support::until("it is under the new key", async || {
+        let by: String = sqlx::query_scalar("select key_id from server_secrets")
+            .fetch_one(&pool)
+            .await
+            .unwrap();
+        (by == name).then_some(())
+    })
+    .await;
+    let later = replica(&new).await;
+    assert_eq!(
+        asked(&later).await.expect(201).header("idempotency-replayed"),
+        "true"
+    );
+    later.stop().await;
+    // Where the key is lost, requests with a key go on.
+    let lost = replica(&key_line()).await;
+    asked(&lost).await.refused(409, "IDEMPOTENCY_KEY_REUSED");
+    let asker = super::support::Asker::new(&lost, Some(token("admin", Role::Admin)));
+    let fresh = [("idempotency-key", "another")];
+    for replayed in ["", "true"] {
+        let got = asker
+            .ask("post", "/crds", Some(&crd("1.0.0")), &fresh)
+            .await
+            .expect(201);
+        assert_eq!(got.header("idempotency-replayed"), replayed);
+    }
+    lost.stop().await;
     running.server.stop().await;
 }
 
@@ -290,22 +368,79 @@ async fn what_a_database_cannot_keep_is_the_callers_mistake() {
 async fn answers_that_tell_of_something_erased_are_erased_with_it() {
     let running = Running::start().await;
     let (admin, cluster) = (&running.admin, StandIn::start().await);
-    let user = json!({"username": "jo", "password": "a long password indeed", "roles": ["Viewer"]});
+    cluster.define(&definition("things.example.com", json!({})), &["v1"]);
+    let password = "a long password indeed";
+    let user = json!({"username": "jo", "password": password, "roles": ["Admin"]});
+    let other =
+        json!({"schemaDefinition": definition("others.example.com", json!({})), "operatorVersion": "1.0.0"});
     let bodies = [
-        ("/clusters", cluster.registration("planted", "t"), "one"),
-        ("/users", user, "two"),
-        ("/crds", crd("1.0.0"), "three"),
+        ("/clusters", cluster.registration("planted", "t"), "cluster"),
+        ("/users", user, "user"),
+        ("/crds", crd("1.0.0"), "where it runs"),
+        ("/crds", other, "other"),
     ];
+    let keyed = async |asker: &Asker, path: &str, body: &Value, key: &str| {
+        let key = [("idempotency-key", key)];
+        let got = asker.ask("post", path, Some(body), &key).await;
+        assert!(got.status < 300, "{}", got.text);
+        got
+    };
     for (path, body, key) in &bodies {
-        let key = [("idempotency-key", *key)];
-        admin.ask("post", path, Some(body), &key).await.expect(201);
+        keyed(admin, path, body, key).await;
     }
+    // A field is taken away, which jo approves; the answer to the next one who does something names jo.
+    let thing = |version: &str, properties: Value| json!({"schemaDefinition": definition("others.example.com", properties), "operatorVersion": version});
+    let one = json!({"a": {"type": "string"}});
+    keyed(admin, "/crds", &thing("2.0.0", one), "two").await;
+    keyed(admin, "/crds", &thing("3.0.0", json!({})), "three").await;
+    let login = json!({"username": "jo", "password": password});
+    let token = running
+        .asker(None)
+        .post("/authentication/login", &login)
+        .await
+        .body["token"]
+        .clone();
+    let jo = running.asker(token.as_str().map(str::to_owned));
+    let approve = "/crds/others.example.com/approve";
+    keyed(&jo, approve, &json!({"notes": "fine"}), "jo's").await;
+    let reason = json!({"reason": "old"});
+    let got = keyed(
+        admin,
+        "/crds/others.example.com/deprecate",
+        &reason,
+        "who approved it",
+    )
+    .await;
+    assert!(got.text.contains("\"approvedBy\":\"jo\""), "{}", got.text);
+    // Who looks at the objects of a cluster is kept, and not what it was called.
+    let prove = json!({"clusters": ["planted"]});
+    admin
+        .post("/crds/things.example.com/prove", &prove)
+        .await
+        .expect(200);
+    // Registered twice: what came of the second time is under an id that never was a cluster.
+    admin
+        .post("/clusters", &cluster.registration("planted", "t"))
+        .await
+        .refused(409, "CLUSTER_ALREADY_EXISTS");
     admin.delete("/clusters/planted").await.expect(204);
     admin.delete("/users/jo").await.expect(204);
-    let kept: Vec<String> = sqlx::query_scalar("select key from idempotency")
-        .fetch_all(&pool(&running.database_url).await)
+    let pool = pool(&running.database_url).await;
+    let kept: Vec<String> = sqlx::query_scalar("select key from idempotency order by key")
+        .fetch_all(&pool)
         .await
         .unwrap();
-    assert_eq!(kept, ["three"]);
+    assert_eq!(kept, ["other", "three", "two"]);
+    let details: Vec<String> = sqlx::query_scalar("select details from audit_details")
+        .fetch_all(&pool)
+        .await
+        .unwrap();
+    for erased in ["planted", cluster.url.as_str(), "\"jo\""] {
+        let left: Vec<&String> = details.iter().filter(|text| text.contains(erased)).collect();
+        assert!(left.is_empty(), "{erased}: {left:?}");
+    }
+    gantry_fleet::orchestrator::audit::verify(&pool, &[], None)
+        .await
+        .unwrap();
     running.server.stop().await;
 }

@@ -10,7 +10,7 @@ use gantry_fleet_domain::access::Role;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
-use super::support::{Running, definition, pool};
+use super::support::{Running, definition, kube::StandIn, pool};
 
 const DAY: SignedDuration = SignedDuration::from_hours(24);
 
@@ -80,6 +80,19 @@ async fn each_table_forgets_by_its_own_policy_and_the_chain_holds() {
             count("crd_schemas").await,
         )
     };
+    // Somebody tried to register a cluster, and nothing came of it.
+    let attempts = async || -> i64 {
+        sqlx::query_scalar("select count(*) from audit_details where details like '%\"server\"%'")
+            .fetch_one(&pool)
+            .await
+            .unwrap()
+    };
+    let gone = StandIn::start().await;
+    gone.mood(500);
+    admin
+        .post("/clusters", &gone.registration("c", "t"))
+        .await
+        .refused(503, "CLUSTER_UNREACHABLE");
     let before = verify(&pool, &[], None).await.unwrap();
     assert_eq!(state().await, (1, 1, 1, 3));
     let after = async |days: i64| {
@@ -96,18 +109,65 @@ async fn each_table_forgets_by_its_own_policy_and_the_chain_holds() {
     assert_eq!(after(2).await, (0, 1, 1, 3));
     assert_eq!(after(13).await, (0, 0, 1, 3));
     assert_eq!(after(22).await, (0, 0, 0, 3));
+    assert_eq!(attempts().await, 1, "it can still be looked into");
     // The newest stays, and so would one that waits.
     assert_eq!(after(32).await, (0, 0, 0, 1));
     assert_eq!(
         admin.get("/crds/things.example.com").await.expect(200).body["operatorVersion"],
         "3.0.0"
     );
+    assert_eq!(attempts().await, 0, "where they tried is forgotten");
     let whole = verify(&pool, &[before.head], None).await.unwrap();
-    assert_eq!(whole.with_details, whole.head.seq, "no details are old");
+    assert_eq!(whole.with_details, whole.head.seq - 1, "no other details are old");
     after(42).await;
     let left = verify(&pool, &[before.head, whole.head], None).await.unwrap();
     assert!(left.with_details < whole.head.seq, "{left:?}");
     let said = admin.get("/audit?action=retention.applied").await.expect(200);
     assert!(said.body["total"].as_i64().unwrap() >= 4, "{}", said.text);
+    running.server.stop().await;
+}
+
+#[tokio::test]
+async fn a_clock_that_was_put_forward_erases_nothing() {
+    let offset = Arc::new(AtomicI64::new(0));
+    let clock = offset.clone();
+    let running = Running::with(|settings| {
+        settings.clock = Arc::new(move || Timestamp::now() + DAY * clock.load(Ordering::SeqCst) as i32);
+        settings.retention.audit_details = Some(DAY);
+    })
+    .await;
+    let fleet = &running.server.fleet;
+    let key = [("idempotency-key", "once")];
+    let body = schema("1.0.0", json!({}));
+    running
+        .admin
+        .ask("post", "/crds", Some(&body), &key)
+        .await
+        .expect(201);
+    let pool = pool(&running.database_url).await;
+    let kept = async || -> (i64, i64) {
+        sqlx::query_as("select (select count(*) from idempotency), (select count(*) from audit_details)")
+            .fetch_one(&pool)
+            .await
+            .unwrap()
+    };
+    let before = kept().await;
+    assert!(before.0 == 1 && before.1 >= 1, "{before:?}");
+    // Ours is a year ahead, for however long; the database's is right.
+    for days in [0, 365, 365, 365] {
+        offset.store(days, Ordering::SeqCst);
+        retention::look(fleet).await.unwrap();
+        assert_eq!(kept().await, before, "{days} days");
+    }
+    // It is put right, and two looks agree: what is old goes.
+    offset.store(0, Ordering::SeqCst);
+    sqlx::query("update idempotency set created_at = now() - interval '2 days'")
+        .execute(&pool)
+        .await
+        .unwrap();
+    retention::look(fleet).await.unwrap();
+    assert_eq!(kept().await, before, "one look is not enough");
+    retention::look(fleet).await.unwrap();
+    assert_eq!(kept().await, (0, before.1));
     running.server.stop().await;
 }

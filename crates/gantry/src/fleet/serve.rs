@@ -12,7 +12,7 @@ use gantry_fleet::{
     },
     settings::{Limits, Rates, Retention, Settings, TlsFiles},
 };
-use gantry_fleet_domain::kubeconfig::Allow;
+use gantry_fleet_domain::{kubeconfig::Allow, origin::Network};
 use gantry_kit::telemetry;
 use gantry_ledger::Signer;
 use jiff::SignedDuration;
@@ -64,6 +64,15 @@ pub struct Arguments {
     /// Serve without TLS on an address that others can reach; for use behind something that adds TLS.
     #[arg(long, env = "GANTRY_FLEET_INSECURE_HTTP")]
     insecure_http: bool,
+    /// Networks of the proxies before the server, such as 10.0.0.0/8; repeat for more. Logins are counted by the address that
+    /// they add to X-Forwarded-For; without them by the address that connects.
+    #[arg(
+        long,
+        env = "GANTRY_FLEET_TRUSTED_PROXIES",
+        value_name = "CIDR",
+        value_delimiter = ','
+    )]
+    trusted_proxy: Vec<Network>,
     /// Secret of at least 32 bytes that tokens are signed with (HS256); local users need it.
     #[arg(long, env = "GANTRY_FLEET_JWT_SECRET_FILE", value_name = "FILE")]
     jwt_secret_file: Option<PathBuf>,
@@ -214,6 +223,7 @@ pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
         admin_address: Some(arguments.admin_address),
         tls,
         insecure_http: arguments.insecure_http,
+        trusted_proxies: arguments.trusted_proxy,
         database_url,
         database_connections: arguments.database_connections,
         cluster_connections: arguments.cluster_connections,

@@ -55,6 +55,7 @@ pub fn run(arguments: Arguments) -> anyhow::Result<()> {
         subject: &arguments.subject,
         roles: &roles,
         environments: environments.as_ref(),
+        user: None,
         lifetime: SignedDuration::from_hours(arguments.hours),
     };
     let (token, _) = issuer.issue(&grant, Timestamp::now())?;

@@ -1,6 +1,7 @@
 //! Charts in OCI registries: tags are versions, the chart is a layer. Asked without credentials first, then as the
 //! registry wants it: with a token that it gives to anybody or to those it knows, or with name and password.
 
+use gantry_fleet_domain::operator::is_token_server_of;
 use reqwest::{Client, Method, Response, StatusCode, header};
 use serde::Deserialize;
 use serde_json::Value;
@@ -245,7 +246,16 @@ impl<'c> Registry<'c> {
         url.query_pairs_mut()
             .append_pair("service", field("service").unwrap_or_default())
             .append_pair("scope", &format!("repository:{}:pull", self.path));
-        let answer = match http::get(self.client, &url, self.credentials, MAX_JSON).await {
+        // A token for anybody may come from anywhere; name and password are for the registry, and not for whom it names.
+        let credentials = self.credentials.filter(|_| is_token_server_of(&self.root, &url));
+        if self.credentials.is_some() && credentials.is_none() {
+            tracing::warn!(
+                registry = self.root.host_str(),
+                server = url.host_str(),
+                "a registry wants its credentials to be sent to another server, which is not done"
+            );
+        }
+        let answer = match http::get(self.client, &url, credentials, MAX_JSON).await {
             Ok(bytes) => bytes,
             Err(HttpError::Status {
                 status: 401 | 403, ..

@@ -182,6 +182,33 @@ pub async fn erase_target(connection: &mut PgConnection, kind: &str, id: &str) -
     Ok(done.rows_affected())
 }
 
+/// Those of registrations that came to nothing are under an id that nothing is removed by.
+macro_rules! attempts {
+    () => {
+        "delete from audit_details d using audit a
+         where a.seq = d.seq and a.action = 'cluster.accessed' and position('\"server\":' in d.details) > 0
+           and not exists (select from clusters c where c.id::text = a.target_id)"
+    };
+}
+
+/// Erases the details of attempts to register this server.
+pub async fn erase_attempts(connection: &mut PgConnection, server: &str) -> Result<u64, sqlx::Error> {
+    let done = sqlx::query(concat!(attempts!(), " and d.details::jsonb->>'server' = $1"))
+        .bind(server)
+        .execute(connection)
+        .await?;
+    Ok(done.rows_affected())
+}
+
+/// Erases the details of attempts from before this.
+pub async fn forget_attempts(connection: &mut PgConnection, before: Time) -> Result<u64, sqlx::Error> {
+    let done = sqlx::query(concat!(attempts!(), " and a.at < $1"))
+        .bind(before)
+        .execute(connection)
+        .await?;
+    Ok(done.rows_affected())
+}
+
 /// A stretch of lines in order, for verification: number, line, what stands beside it, details with their salt.
 #[derive(Clone, Debug, FromRow)]
 pub struct Link {

@@ -24,7 +24,11 @@ pub struct CrdRow {
     pub kind: String,
     pub scope: String,
     pub api_versions: Vec<String>,
+    pub position: i32,
     pub approval: String,
+    /// The name of who decided on it, if it was not erased.
+    pub approved_by: Option<String>,
+    pub approved_at: Option<Time>,
 }
 
 /// Without the definition itself, which may have a megabyte, in each of hundreds of versions.
@@ -90,7 +94,8 @@ macro_rules! columns {
     () => {
         "c.id, c.name, c.operator_name, c.status, c.migration_guide, c.deprecated_at, c.deprecation_reason, c.revision,
          c.created_at, c.updated_at, s.operator_version, s.api_group, s.kind, s.scope, s.api_versions,
-         approval_now(c.id, s.approval, s.changes) as approval"
+         s.position, approval_now(c.id, s.approval, s.changes) as approval, s.approved_at,
+         (select subject from people where id = s.approved_by) as approved_by"
     };
 }
 
@@ -293,7 +298,7 @@ pub async fn insert_schema(
     .map(drop)
 }
 
-/// The schema that follows one that was put in before it is compared anew. Who approved it is kept with the approval.
+/// The schema that follows one that was put in before it is compared anew. Who decided on it is kept with the decision.
 pub async fn set_changes(
     connection: &mut PgConnection,
     crd: Uuid,
@@ -303,9 +308,9 @@ pub async fn set_changes(
 ) -> Result<(), sqlx::Error> {
     sqlx::query(
         "update crd_schemas set changes = $3, approval = $4,
-             approved_by = case when $4 = 'Approved' then approved_by end,
-             approved_at = case when $4 = 'Approved' then approved_at end,
-             approval_notes = case when $4 = 'Approved' then approval_notes end
+             approved_by = case when $4 in ('Approved', 'Rejected') then approved_by end,
+             approved_at = case when $4 in ('Approved', 'Rejected') then approved_at end,
+             approval_notes = case when $4 in ('Approved', 'Rejected') then approval_notes end
          where crd_id = $1 and operator_version = $2",
     )
     .bind(crd)
@@ -317,16 +322,17 @@ pub async fn set_changes(
     .map(drop)
 }
 
-pub async fn approve(
+pub async fn decide(
     connection: &mut PgConnection,
     crd: Uuid,
     operator_version: &str,
+    approval: &str,
     person: Uuid,
     notes: &str,
     now: Time,
 ) -> Result<(), sqlx::Error> {
     sqlx::query(
-        "update crd_schemas set approval = 'Approved', approved_by = $3, approved_at = $4, approval_notes = $5
+        "update crd_schemas set approval = $6, approved_by = $3, approved_at = $4, approval_notes = $5
          where crd_id = $1 and operator_version = $2",
     )
     .bind(crd)
@@ -334,6 +340,7 @@ pub async fn approve(
     .bind(person)
     .bind(now)
     .bind(notes)
+    .bind(approval)
     .execute(connection)
     .await
     .map(drop)

@@ -1,5 +1,6 @@
 //! Answers that were given, so that a request sent twice is done once.
 
+use serde_json::Value;
 use sqlx::{FromRow, PgConnection, PgPool};
 use uuid::Uuid;
 
@@ -17,14 +18,13 @@ pub struct Answered {
 
 pub async fn find(
     connection: &mut PgConnection,
-    subject: &str,
+    person: Uuid,
     key: &str,
 ) -> Result<Option<Answered>, sqlx::Error> {
     sqlx::query_as(
-        "select i.operation, i.request, i.status, i.body, i.revision from idempotency i join people p on p.id = i.person
-         where p.subject = $1 and i.key = $2",
+        "select operation, request, status, body, revision from idempotency where person = $1 and key = $2",
     )
-    .bind(subject)
+    .bind(person)
     .bind(key)
     .fetch_optional(connection)
     .await
@@ -72,10 +72,35 @@ pub async fn answer(
         .map(drop)
 }
 
-/// Forgets the answers that tell of something that is erased.
-pub async fn forget_about(connection: &mut PgConnection, id: Uuid) -> Result<(), sqlx::Error> {
-    sqlx::query("delete from idempotency where position(convert_to($1, 'UTF8') in body) > 0")
-        .bind(id.to_string())
+/// Forgets the answers that tell of something that is erased: by its id, or by its name in one of these fields. Answers to
+/// others have it too, such as who approved a definition or where it runs.
+pub async fn forget_about(
+    connection: &mut PgConnection,
+    id: Uuid,
+    fields: &[&str],
+    name: &str,
+) -> Result<(), sqlx::Error> {
+    // As answers are written: without spaces.
+    let mut told = vec![id.to_string()];
+    told.extend(
+        fields
+            .iter()
+            .map(|field| format!("\"{field}\":{}", Value::from(name))),
+    );
+    sqlx::query(
+        "delete from idempotency i where exists (
+             select from unnest($1::text[]) told where position(convert_to(told, 'UTF8') in i.body) > 0)",
+    )
+    .bind(told)
+    .execute(connection)
+    .await
+    .map(drop)
+}
+
+/// Forgets the answers to somebody who cannot ask again.
+pub async fn forget_of(connection: &mut PgConnection, person: Uuid) -> Result<(), sqlx::Error> {
+    sqlx::query("delete from idempotency where person = $1")
+        .bind(person)
         .execute(connection)
         .await
         .map(drop)

@@ -9,6 +9,7 @@ pub mod idempotency;
 pub mod operators;
 pub mod people;
 pub mod rates;
+pub mod secrets;
 pub mod waivers;
 
 use std::collections::BTreeMap;

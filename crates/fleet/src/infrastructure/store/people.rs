@@ -8,11 +8,7 @@ use super::{Time, Window};
 /// The id of somebody, made when they are seen for the first time. Best outside of a transaction: a row that is made
 /// here makes others wait who act under the same name.
 pub async fn id_of(connection: &mut PgConnection, subject: &str) -> Result<Uuid, sqlx::Error> {
-    let found: Option<Uuid> = sqlx::query_scalar("select id from people where subject = $1")
-        .bind(subject)
-        .fetch_optional(&mut *connection)
-        .await?;
-    if let Some(id) = found {
+    if let Some(id) = known(&mut *connection, subject).await? {
         return Ok(id);
     }
     // Not "do update": that would lock the row of somebody whose audit entries others are about to write.
@@ -25,6 +21,31 @@ pub async fn id_of(connection: &mut PgConnection, subject: &str) -> Result<Uuid,
         .bind(subject)
         .fetch_one(connection)
         .await
+}
+
+/// The id of somebody who was seen before.
+pub async fn known(connection: &mut PgConnection, subject: &str) -> Result<Option<Uuid>, sqlx::Error> {
+    sqlx::query_scalar("select id from people where subject = $1")
+        .bind(subject)
+        .fetch_optional(connection)
+        .await
+}
+
+/// Whether there is this local user.
+pub async fn is_user(pool: &PgPool, id: Uuid) -> Result<bool, sqlx::Error> {
+    sqlx::query_scalar("select exists (select from users where id = $1)")
+        .bind(id)
+        .fetch_one(pool)
+        .await
+}
+
+/// Whether there is this local user, who then stays until the transaction ends: who removes them waits for it.
+pub async fn hold_user(connection: &mut PgConnection, id: Uuid) -> Result<bool, sqlx::Error> {
+    let found: Option<i32> = sqlx::query_scalar("select 1 from users where id = $1 for key share")
+        .bind(id)
+        .fetch_optional(connection)
+        .await?;
+    Ok(found.is_some())
 }
 
 /// Forgets a name. What they did stays, under an id that says nothing.
@@ -102,24 +123,25 @@ pub async fn delete(connection: &mut PgConnection, id: Uuid) -> Result<(), sqlx:
         .map(drop)
 }
 
-/// Until when nobody gets in; the row is held until the transaction ends.
+/// Until when nobody gets in; the row is held until the transaction ends, but not against what the user does with a token.
 pub async fn locked_until(connection: &mut PgConnection, id: Uuid) -> Result<Option<Time>, sqlx::Error> {
     let found: Option<Option<Time>> =
-        sqlx::query_scalar("select locked_until from users where id = $1 for update")
+        sqlx::query_scalar("select locked_until from users where id = $1 for no key update")
             .bind(id)
             .fetch_optional(connection)
             .await?;
     Ok(found.flatten())
 }
 
-/// Counts a failed login, and gives the number of them in a row.
+/// Counts a failed login, and gives the number of them in a row; none for nobody.
 pub async fn failed(connection: &mut PgConnection, id: Uuid) -> Result<i32, sqlx::Error> {
-    sqlx::query_scalar(
+    let failures: Option<i32> = sqlx::query_scalar(
         "update users set failures = least(failures, 1000000) + 1 where id = $1 returning failures",
     )
     .bind(id)
-    .fetch_one(connection)
-    .await
+    .fetch_optional(connection)
+    .await?;
+    Ok(failures.unwrap_or(0))
 }
 
 pub async fn set_lock(

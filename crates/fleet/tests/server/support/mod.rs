@@ -134,6 +134,7 @@ pub fn settings(database_url: &str, folder: &Path) -> Settings {
         admin_address: None,
         tls: None,
         insecure_http: false,
+        trusted_proxies: Vec::new(),
         database_url: database_url.to_owned(),
         database_connections: 8,
         cluster_connections: 90,
@@ -178,6 +179,7 @@ pub fn token_in(
         subject,
         roles: &roles.iter().copied().collect(),
         environments: environments.as_ref(),
+        user: None,
         lifetime,
     };
     Issuer::new(SECRET, ISSUER, AUDIENCE)
