@@ -150,7 +150,7 @@ kinds! {
 
     // What the schema refuses.
     FreeFieldTyped "free-field-typed" RejectsObjects Breaking true
-        "Anything was kept here until now, because the parent preserves unknown fields. Values of another shape are refused from now on, and fields inside that the schema does not name are pruned."
+        "Anything was kept here until now, because the parent preserves unknown fields. Values of another shape are refused from now on."
         "owners of objects that set it to something else"
         "Check the stored objects with --objects before the upgrade."
     EmbeddedAdded "embedded-resource-added" RejectsObjects Breaking false

@@ -130,9 +130,7 @@ fn object<'a>(sink: &mut Sink<'a>, old: &'a Schema, new: &'a Schema, stand: Stan
         }
         (Some(_), None) if new.preserve => sink.add(Kind::Loosened, "a map", "any fields"),
         (Some(_), None) => sink.add(Kind::UnknownPruned, "a map with any keys", shorten_fields(new)),
-        (None, Some(after)) if old.preserve && !after.is_open() => {
-            sink.add_child(Kind::FreeFieldTyped, Step::Values, "anything", shape(after));
-        }
+        (None, Some(after)) if old.preserve => typed(sink, Step::Values, after),
         (None, Some(_)) => sink.add(Kind::Loosened, "named fields", "any keys"),
         (None, None) if new.preserve && !old.preserve => {
             sink.add(Kind::Loosened, "unknown fields pruned", "unknown fields kept");
@@ -237,8 +235,8 @@ fn came<'a>(sink: &mut Sink<'a>, name: &'a str, after: &'a Schema, objects: &Obj
     if let Some(values) = &old.additional {
         child(sink, Step::Field(name), values, after, new.misses(name), work);
     } else if old.preserve {
-        if !objects.closes && !after.is_open() {
-            sink.add_child(Kind::FreeFieldTyped, Step::Field(name), "anything", shape(after));
+        if !objects.closes {
+            typed(sink, Step::Field(name), after);
         }
     } else if after.default.is_some()
         && choices::minds_one_more_field(new, name, objects.branches, &mut work.fuel)
@@ -252,6 +250,17 @@ fn came<'a>(sink: &mut Sink<'a>, name: &'a str, after: &'a Schema, objects: &Obj
         sink.undecidable("whether the filled-in field breaks the combination depends on the object");
     } else if !new.demands(name) {
         sink.add_child(Kind::FieldAdded, Step::Field(name), "no such field", shape(after));
+    }
+}
+
+/// A schema for what was anything until now. What it refuses and what it prunes are two things: pruning hurts objects
+/// of the right shape too, and no server spares values that are left alone from it.
+fn typed<'a>(sink: &mut Sink<'a>, step: Step<'a>, after: &Schema) {
+    if after.prunes() {
+        sink.add_child(Kind::UnknownPruned, step, "anything", shape(after));
+    }
+    if !after.is_vacuous() {
+        sink.add_child(Kind::FreeFieldTyped, step, "anything", shape(after));
     }
 }
 
@@ -354,11 +363,17 @@ fn default_text(schema: &Schema) -> impl Display {
 fn list<'a>(sink: &mut Sink<'a>, old: &'a Schema, new: &'a Schema, work: &mut Work) {
     match (&old.items, &new.items) {
         (Some(before), Some(after)) => child(sink, Step::Items, before, after, false, work),
-        (Some(before), None) => sink.add_child(Kind::Loosened, Step::Items, shape(before), "anything"),
-        (None, Some(after)) if !after.is_open() => {
-            sink.add_child(Kind::FreeFieldTyped, Step::Items, "anything", shape(after));
+        (Some(before), None) if !new.preserve && before.types.has(Types::OBJECT) => {
+            sink.add_child(
+                Kind::UnknownPruned,
+                Step::Items,
+                shape(before),
+                "no field is kept",
+            );
         }
-        (None, _) => {}
+        (Some(before), None) => sink.add_child(Kind::Loosened, Step::Items, shape(before), "anything"),
+        (None, Some(after)) => typed(sink, Step::Items, after),
+        (None, None) => {}
     }
     if old.list == new.list {
         return;
