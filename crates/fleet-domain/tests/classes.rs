@@ -114,3 +114,116 @@ fn a_map_of_anything_empties_objects() {
         [".spec.a.l[0].p is pruned", ".spec.a.m.n is pruned"]
     );
 }
+
+/// A list that has equal entries passes on every server: old and new ones let what was there before be.
+#[rstest]
+#[case::set("", json!({"type": "array", "items": {"type": "string"}, "x-kubernetes-list-type": "set"}), json!(["p", "p"]))]
+#[case::set_on_an_old_server("1.20", json!({"type": "array", "items": {"type": "string"}, "x-kubernetes-list-type": "set"}), json!(["p", "p"]))]
+#[case::set_on_a_new_server("1.36", json!({"type": "array", "items": {"type": "string"}, "x-kubernetes-list-type": "set"}), json!(["p", "p"]))]
+#[case::map("1.20",
+    json!({"type": "array", "items": {"type": "object", "required": ["k"], "properties": {"k": {"type": "string"}}}, "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["k"]}),
+    json!([{"k": "p"}, {"k": "p"}]))]
+fn lists_whose_entries_have_to_differ(#[case] server: &str, #[case] new: Value, #[case] list: Value) {
+    let mut old = new.clone();
+    old.as_object_mut()
+        .unwrap()
+        .retain(|word, _| !word.starts_with("x-kubernetes-list"));
+    let (old, new) = (field(&old), field(&new));
+    assert_eq!(
+        said(&forward(&old, &new, server)),
+        [(Kind::ListTightened, Class::Clients, ".spec.a")]
+    );
+    let mut prover = Prover::new("here", Some(&old), &new, "v1", server.parse().ok()).unwrap();
+    prover.put(&json!({"metadata": {"name": "n"}, "spec": {"a": list}}));
+    let proof = prover.finish();
+    assert_eq!((proof.rejected, proof.rejected_when_changed), (0, 1));
+}
+
+/// Servers that ratchet let pass what is left alone. The whole object never is.
+#[rstest]
+#[case::limit("1.33", json!({"properties": {"spec": {"maxProperties": 1}}}), Kind::LimitTightened, Class::Clients, ".spec")]
+#[case::required("1.33", json!({"properties": {"spec": {"required": ["c"]}}}), Kind::RequiredAdded, Class::Clients, ".spec.c")]
+#[case::required_at_the_root("1.33", json!({"required": ["status"]}), Kind::RequiredAdded, Class::RejectsObjects, ".status")]
+#[case::rule_at_the_root("1.33", json!({"x-kubernetes-validations": [{"rule": "self.metadata.name.size() < 1"}]}), Kind::RuleAdded, Class::RejectsObjects, ".")]
+#[case::choice("1.33", json!({"properties": {"spec": {"oneOf": [{"required": ["a"]}, {"required": ["b"]}]}}}), Kind::ChoiceAdded, Class::Clients, ".spec")]
+#[case::choice_on_an_old_server("1.29", json!({"properties": {"spec": {"oneOf": [{"required": ["a"]}, {"required": ["b"]}]}}}), Kind::ChoiceAdded, Class::RejectsObjects, ".spec")]
+#[case::choice_at_the_root("1.33", json!({"not": {"required": ["spec"]}}), Kind::ChoiceAdded, Class::RejectsObjects, ".")]
+#[case::embedded("1.33", json!({"properties": {"spec": {"properties": {"e": {"x-kubernetes-embedded-resource": true}}}}}), Kind::EmbeddedAdded, Class::RejectsObjects, ".spec.e")]
+#[case::name("1.33", json!({"properties": {"metadata": {"type": "object", "properties": {"name": {"type": "string", "maxLength": 1}}}}}), Kind::LimitTightened, Class::Clients, ".metadata.name")]
+fn what_is_never_left_alone(
+    #[case] server: &str,
+    #[case] change: Value,
+    #[case] kind: Kind,
+    #[case] class: Class,
+    #[case] path: &str,
+) {
+    let text = json!({"type": "string"});
+    let old = json!({"type": "object", "properties": {
+        "spec": {"type": "object", "properties": {"a": text, "b": text, "c": text, "e": open()}},
+        "status": {"type": "object"},
+    }});
+    let mut new = old.clone();
+    extend(&mut new, &change);
+    let (old, new) = (whole(old), whole(new));
+    assert_eq!(said(&forward(&old, &new, server)), [(kind, class, path)]);
+    let mut prover = Prover::new("here", Some(&old), &new, "v1", server.parse().ok()).unwrap();
+    prover.put(&json!({"apiVersion": "example.com/v1", "kind": "Thing", "metadata": {"name": "name"}, "spec": {"a": "x", "b": "y", "e": {"x": 1}}}));
+    let proof = prover.finish();
+    let rejected = usize::from(class == Class::RejectsObjects) as u64;
+    assert_eq!(
+        (proof.rejected, proof.rejected_when_changed),
+        (rejected, 1 - rejected)
+    );
+}
+
+/// Puts the words of one schema into another, however deep.
+fn extend(schema: &mut Value, more: &Value) {
+    match more.as_object() {
+        Some(words) => words
+            .iter()
+            .for_each(|(word, value)| extend(&mut schema[word], value)),
+        None => *schema = more.clone(),
+    }
+}
+
+/// Formats of numbers are checked from 1.36 on, and by servers that let stored values be.
+#[rstest]
+#[case::integer("", json!({"type": "integer"}), json!({"type": "integer", "format": "int32"}), &[(Kind::NumberFormatAdded, Class::Clients, ".spec.a")])]
+#[case::not_checked("1.35", json!({"type": "integer"}), json!({"type": "integer", "format": "int32"}), &[])]
+#[case::checked("1.36", json!({"type": "integer"}), json!({"type": "integer", "format": "int32"}), &[(Kind::NumberFormatAdded, Class::Clients, ".spec.a")])]
+#[case::float("", json!({"type": "number"}), json!({"type": "number", "format": "float"}), &[(Kind::NumberFormatAdded, Class::Clients, ".spec.a")])]
+#[case::float_not_checked("1.28", json!({"type": "number"}), json!({"type": "number", "format": "float"}), &[])]
+#[case::number("1.36", json!({"type": "number"}), json!({"type": "number", "format": "int32"}), &[])]
+#[case::int_or_string("", json!({"x-kubernetes-int-or-string": true}), json!({"x-kubernetes-int-or-string": true, "format": "int32"}), &[])]
+#[case::within_bounds("", json!({"type": "integer", "minimum": 0, "maximum": 9}), json!({"type": "integer", "minimum": 0, "maximum": 9, "format": "int32"}), &[])]
+#[case::bounds_that_no_server_checked("", json!({"type": "integer", "format": "int32"}), json!({"type": "integer", "format": "int32", "maximum": 2_147_483_647}), &[(Kind::LimitTightened, Class::RejectsObjects, ".spec.a")])]
+#[case::bounds_that_were_checked("1.36", json!({"type": "integer", "format": "int32"}), json!({"type": "integer", "format": "int32", "maximum": 2_147_483_647}), &[])]
+#[case::names("1.33", json!({"type": "string"}), json!({"type": "string", "format": "k8s-short-name"}), &[])]
+#[case::names_checked("1.34", json!({"type": "string"}), json!({"type": "string", "format": "k8s-short-name"}), &[(Kind::FormatAdded, Class::Clients, ".spec.a")])]
+#[case::names_anywhere("", json!({"type": "string"}), json!({"type": "string", "format": "k8s-short-name"}), &[(Kind::FormatAdded, Class::RejectsObjects, ".spec.a")])]
+#[case::rules_before_rules("1.24", json!({"type": "string"}), json!({"type": "string", "x-kubernetes-validations": [{"rule": "self != 'x'"}]}), &[])]
+// No server counts so far: 1.20 refuses every number under this maximum, and so does 1.36.
+#[case::largest_of_64_bits("", json!({"type": "integer"}), json!({"type": "integer", "maximum": 9_223_372_036_854_775_807_i64}), &[(Kind::LimitTightened, Class::RejectsObjects, ".spec.a")])]
+fn by_what_a_server_checks(
+    #[case] server: &str,
+    #[case] old: Value,
+    #[case] new: Value,
+    #[case] findings: &[Said<'_>],
+) {
+    assert_eq!(said(&forward(&field(&old), &field(&new), server)), findings);
+}
+
+#[rstest]
+#[case::unknown("", (0, 1))]
+#[case::not_checked("1.35", (0, 0))]
+#[case::checked("1.36", (0, 1))]
+fn objects_with_large_numbers(#[case] server: &str, #[case] rejected: (u64, u64)) {
+    let (old, new) = (
+        field(&json!({"type": "integer"})),
+        field(&json!({"type": "integer", "format": "int32"})),
+    );
+    let mut prover = Prover::new("here", Some(&old), &new, "v1", server.parse().ok()).unwrap();
+    prover.put(&json!({"metadata": {"name": "n"}, "spec": {"a": 3_000_000_000_i64}}));
+    let proof = prover.finish();
+    assert_eq!((proof.rejected, proof.rejected_when_changed), rejected);
+}

@@ -178,7 +178,9 @@ fn numbers(sink: &mut Sink<'_>, old: &Schema, new: &Schema) -> bool {
             bound
         }
     };
-    let floor = within_format(&old.limits, old.limits.minimum, i32::MIN, Bound::is_tighter_lower);
+    let int32 =
+        old.limits.formats.contains("int32") && sink.is_sure_to(|server| server.checks_format("int32"));
+    let floor = within_format(int32, old.limits.minimum, i32::MIN, Bound::is_tighter_lower);
     let (before, after) = (lower(floor), lower(new.limits.minimum));
     if let Some(bound) = after
         && before.is_none_or(|known| bound.is_tighter_lower(known))
@@ -190,7 +192,7 @@ fn numbers(sink: &mut Sink<'_>, old: &Schema, new: &Schema) -> bool {
         );
         tightened = true;
     }
-    let ceiling = within_format(&old.limits, old.limits.maximum, i32::MAX, Bound::is_tighter_upper);
+    let ceiling = within_format(int32, old.limits.maximum, i32::MAX, Bound::is_tighter_upper);
     let (before, after) = (upper(ceiling), upper(new.limits.maximum));
     if let Some(bound) = after
         && before.is_none_or(|known| bound.is_tighter_upper(known))
@@ -324,11 +326,15 @@ fn texts(sink: &mut Sink<'_>, old: &Limits, new: &Limits, budget: &mut Budget) -
 fn formats(sink: &mut Sink<'_>, old: &Limits, new: &Limits, types: Types) -> bool {
     let mut tightened = false;
     for format in new.formats.difference(&old.formats) {
-        let matters = match format.as_str() {
-            "int32" => types.has(Types::INTEGER) && !within_int32(old),
-            "float" => types.has(Types::FRACTION),
-            _ => types.has(Types::STRING),
+        let (kind, matters) = match format.as_str() {
+            "int32" => (
+                Kind::NumberFormatAdded,
+                types.has(Types::INTEGER) && !within_int32(old),
+            ),
+            "float" => (Kind::NumberFormatAdded, types.has(Types::FRACTION)),
+            _ => (Kind::FormatAdded, types.has(Types::STRING)),
         };
+        let matters = matters && sink.may_be(|server| server.checks_format(format));
         let wider = match format.as_str() {
             "uuid" => old.formats.iter().any(|known| known.starts_with("uuid")),
             "isbn" => old.formats.iter().any(|known| known.starts_with("isbn")),
@@ -342,21 +348,21 @@ fn formats(sink: &mut Sink<'_>, old: &Limits, new: &Limits, types: Types) -> boo
             } else {
                 before.join(" and ")
             };
-            sink.add(Kind::FormatAdded, before, format.as_str());
+            sink.add(kind, before, format.as_str());
             tightened = true;
         }
     }
     tightened
 }
 
-/// A bound, or the one that the format `int32` is by itself.
+/// A bound, or the one that the format `int32` is by itself where the server checks it.
 fn within_format(
-    limits: &Limits,
+    int32: bool,
     known: Option<Bound>,
     edge: i32,
     is_tighter: fn(Bound, Bound) -> bool,
 ) -> Option<Bound> {
-    if !limits.formats.contains("int32") {
+    if !int32 {
         return known;
     }
     let edge = Bound {

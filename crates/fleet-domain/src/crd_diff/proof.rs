@@ -93,11 +93,7 @@ impl<'c> Prover<'c> {
             version,
             old: old.and_then(|old| old.version(&version.name)),
             ratchets: server.is_some_and(|server| server.ratcheting() != Ratcheting::No),
-            checker: if server.is_none_or(ServerVersion::evaluates_rules) {
-                Checker::default()
-            } else {
-                Checker::without_rules()
-            },
+            checker: Checker::of(server),
             proof: Proof {
                 place: place.to_owned(),
                 crd: new.name.clone(),
@@ -129,7 +125,11 @@ impl<'c> Prover<'c> {
         if outcome.is_fine() {
             return;
         }
-        let harm = if outcome.violations.iter().any(|v| !(self.ratchets && v.ratchets)) {
+        let harm = if outcome
+            .violations
+            .iter()
+            .any(|v| !v.spared && !(self.ratchets && v.ratchets))
+        {
             self.proof.rejected += 1;
             Harm::Rejected
         } else if !outcome.violations.is_empty() {

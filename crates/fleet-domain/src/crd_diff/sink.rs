@@ -83,6 +83,16 @@ impl<'a> Sink<'a> {
         self.steps.pop();
     }
 
+    /// Whether there may be a server that does this. Without a version it may be any.
+    pub fn may_be(&self, does: impl FnOnce(ServerVersion) -> bool) -> bool {
+        self.server.is_none_or(does)
+    }
+
+    /// Whether the server is known to do this.
+    pub fn is_sure_to(&self, does: impl FnOnce(ServerVersion) -> bool) -> bool {
+        self.server.is_some_and(does)
+    }
+
     pub fn path(&self) -> String {
         render(&self.steps)
     }
@@ -149,7 +159,7 @@ impl<'a> Sink<'a> {
         room.bytes = room.bytes.saturating_sub(bytes);
         finding.before = cut(finding.before);
         finding.after = cut(finding.after);
-        if meaning.ratchets {
+        if meaning.ratchets && !self.is_of_the_whole(kind) {
             self.ratchet(&mut finding);
         }
         self.findings.push(finding);
@@ -174,6 +184,14 @@ impl<'a> Sink<'a> {
 
     fn last(&mut self) -> Option<&mut Finding> {
         self.findings.last_mut().filter(|_| !self.dropped)
+    }
+
+    /// Whether it is the whole object that is refused, which no write leaves alone. A field is missing in its parent.
+    fn is_of_the_whole(&self, kind: Kind) -> bool {
+        match kind {
+            Kind::RequiredAdded | Kind::NullRejected => self.steps.len() < 2,
+            _ => self.steps.is_empty(),
+        }
     }
 
     /// A server that ratchets spares stored objects until the value itself is changed; new objects are refused as ever.

@@ -12,7 +12,8 @@ use super::{
     limits,
     pattern::Budget,
     rules,
-    schema::{ListType, Schema, Types},
+    schema::{Count, ListType, Schema, Types},
+    server::ServerVersion,
     sink::{Sink, Step},
 };
 
@@ -67,7 +68,9 @@ fn node<'a>(sink: &mut Sink<'a>, old: &'a Schema, new: &'a Schema, stand: Stand,
     }
     if !shared.is_empty() {
         choices::compare(sink, old, new, &mut work.fuel);
-        rules::compare(sink, old, new);
+        if sink.may_be(ServerVersion::evaluates_rules) {
+            rules::compare(sink, old, new);
+        }
     }
 }
 
