@@ -227,3 +227,24 @@ fn objects_with_large_numbers(#[case] server: &str, #[case] rejected: (u64, u64)
     let proof = prover.finish();
     assert_eq!((proof.rejected, proof.rejected_when_changed), rejected);
 }
+
+#[rstest]
+#[case::null_as_default(
+    json!({"type": "object", "properties": {"x": {"type": "string"}}}),
+    json!({"type": "object", "required": ["x"], "properties": {"x": {"type": "string", "default": null}}}),
+    &[(Kind::RequiredAdded, Class::RejectsObjects, ".spec.a.x")])]
+#[case::list_that_kept_what_is_in_its_entries(
+    json!({"type": "array", "x-kubernetes-preserve-unknown-fields": true, "items": {"type": "object", "properties": {"k": {"type": "string"}}}}),
+    json!({"type": "array", "items": {"type": "object", "properties": {"k": {"type": "string"}}}}),
+    &[(Kind::UnknownPruned, Class::DataLoss, ".spec.a[*]")])]
+#[case::lists_in_such_a_list(
+    json!({"type": "array", "x-kubernetes-preserve-unknown-fields": true, "items": {"type": "array", "items": {"type": "object"}}}),
+    json!({"type": "array", "items": {"type": "array", "items": {"type": "object"}}}),
+    &[(Kind::UnknownPruned, Class::DataLoss, ".spec.a[*][*]")])]
+#[case::fields_of_entries_were_never_kept(
+    json!({"type": "array", "x-kubernetes-preserve-unknown-fields": true, "items": {"x-kubernetes-preserve-unknown-fields": true, "type": "object", "properties": {"k": {"type": "object"}}}}),
+    json!({"type": "array", "items": {"x-kubernetes-preserve-unknown-fields": true, "type": "object", "properties": {"k": {"type": "object"}}}}),
+    &[])]
+fn small_words(#[case] old: Value, #[case] new: Value, #[case] findings: &[Said<'_>]) {
+    assert_eq!(said(&forward(&field(&old), &field(&new), "")), findings);
+}

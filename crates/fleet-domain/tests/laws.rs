@@ -139,10 +139,13 @@ fn schema() -> impl Strategy<Value = Value> {
                 extend(&mut schema, limits);
                 schema
             }),
-            (inner, limits(), any::<bool>()).prop_map(|(items, limits, set)| {
+            (inner, limits(), any::<bool>(), any::<bool>()).prop_map(|(items, limits, set, preserve)| {
                 let mut schema = json!({"type": "array", "items": items});
                 if set {
                     schema["x-kubernetes-list-type"] = "set".into();
+                }
+                if preserve {
+                    schema["x-kubernetes-preserve-unknown-fields"] = true.into();
                 }
                 extend(&mut schema, limits);
                 schema

@@ -15,13 +15,9 @@ pub fn compare(old: &Crd, new: &Crd, direction: Direction, server: Option<Server
     let mut sink = Sink::new(&old.name, direction, server);
     let mut work = Work::default();
     names(&mut sink, old, new);
+    // Said once for all places, if there is one.
     if old.preserves_unknown && !new.preserves_unknown {
-        sink.add_at(
-            Kind::PruningTurnedOn,
-            "spec.preserveUnknownFields",
-            "true",
-            "false",
-        );
+        sink.untold = Some((Kind::UnknownPruned, 0));
     }
     let (before, afterwards) = (by_name(old), by_name(new));
     conversion(&mut sink, old, new, &before);
@@ -30,7 +26,6 @@ pub fn compare(old: &Crd, new: &Crd, direction: Direction, server: Option<Server
         match afterwards.get(version.name.as_str()) {
             Some(after) => sink.in_version(&version.name, |sink| {
                 versions(sink, version, after);
-                // Where nothing is pruned, a field that goes is still kept, and only checks matter.
                 walk::compare(sink, &version.schema, &after.schema, &mut work);
             }),
             None => removed(&mut sink, old, version),
@@ -46,10 +41,15 @@ pub fn compare(old: &Crd, new: &Crd, direction: Direction, server: Option<Server
             after,
         );
     }
-    let mut findings = sink.findings;
-    if new.preserves_unknown {
-        findings.retain(|finding| !matches!(finding.kind, Kind::FieldRemoved | Kind::UnknownPruned));
+    if sink.untold.is_some_and(|(_, places)| places > 0) {
+        sink.add_at(
+            Kind::PruningTurnedOn,
+            "spec.preserveUnknownFields",
+            "true",
+            "false",
+        );
     }
+    let mut findings = sink.findings;
     unserved_twice(&before, &afterwards, &mut findings);
     findings
 }

@@ -69,7 +69,6 @@ pub struct Proof {
 
 /// Puts objects of one definition to the new one.
 pub struct Prover<'c> {
-    crd: &'c Crd,
     version: &'c super::crd::Version,
     /// What the same schema said before; nobody is hurt by what was refused or pruned already.
     old: Option<&'c super::crd::Version>,
@@ -89,7 +88,6 @@ impl<'c> Prover<'c> {
     ) -> Option<Self> {
         let version = new.version(version)?;
         Some(Self {
-            crd: new,
             version,
             old: old.and_then(|old| old.version(&version.name)),
             ratchets: server.is_some_and(|server| server.ratcheting() != Ratcheting::No),
@@ -113,9 +111,6 @@ impl<'c> Prover<'c> {
     pub fn put(&mut self, value: &Value) {
         self.proof.checked += 1;
         let mut outcome = object::put_to(&mut self.checker, &self.version.schema, value);
-        if self.crd.preserves_unknown {
-            outcome.pruned.clear();
-        }
         if let Some(old) = self.old
             && !outcome.is_fine()
         {
