@@ -248,3 +248,22 @@ fn objects_with_large_numbers(#[case] server: &str, #[case] rejected: (u64, u64)
 fn small_words(#[case] old: Value, #[case] new: Value, #[case] findings: &[Said<'_>]) {
     assert_eq!(said(&forward(&field(&old), &field(&new), "")), findings);
 }
+
+/// `metadata` is there with or without a schema, which may limit the name in it.
+#[rstest]
+#[case::limited(json!({"type": "object"}), json!({"type": "object", "properties": {"name": {"type": "string", "maxLength": 9}}}), &[(Kind::LimitTightened, Class::RejectsObjects, ".metadata.name")])]
+#[case::limited_where_nothing_was(json!(null), json!({"type": "object", "properties": {"name": {"type": "string", "pattern": "^x"}}}), &[(Kind::PatternAdded, Class::RejectsObjects, ".metadata.name")])]
+#[case::limited_more(json!({"type": "object", "properties": {"name": {"type": "string", "maxLength": 9}}}), json!({"type": "object", "properties": {"name": {"type": "string", "maxLength": 8}}}), &[(Kind::LimitTightened, Class::RejectsObjects, ".metadata.name")])]
+#[case::limited_as_all_names_are(json!({"type": "object"}), json!({"type": "object", "properties": {"name": {"type": "string", "minLength": 1, "maxLength": 253}}}), &[])]
+#[case::freed(json!({"type": "object", "properties": {"name": {"type": "string", "maxLength": 9}}}), json!({"type": "object"}), &[])]
+#[case::gone(json!({"type": "object", "properties": {"name": {"type": "string", "maxLength": 9}}}), json!(null), &[])]
+fn names_of_objects(#[case] old: Value, #[case] new: Value, #[case] findings: &[Said<'_>]) {
+    let with = |metadata: Value| {
+        let mut properties = json!({"spec": {"type": "object"}});
+        if !metadata.is_null() {
+            properties["metadata"] = metadata;
+        }
+        whole(json!({"type": "object", "properties": properties}))
+    };
+    assert_eq!(said(&forward(&with(old), &with(new), "")), findings);
+}

@@ -27,6 +27,7 @@ mod server;
 mod sink;
 mod waiver;
 mod walk;
+mod words;
 
 pub use crd::{Conversion, Crd, Scale, Unreadable, Version, is_definition};
 pub use finding::{Class, Direction, Finding, Hurt, Impact};

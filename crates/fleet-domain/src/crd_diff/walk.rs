@@ -3,7 +3,7 @@
 use std::{
     cmp::Ordering,
     collections::{BTreeMap, HashMap},
-    fmt::{self, Display, Write as _},
+    sync::LazyLock,
 };
 
 use super::{
@@ -15,6 +15,7 @@ use super::{
     schema::{Count, ListType, Schema, Types},
     server::ServerVersion,
     sink::{Sink, Step},
+    words::{default_text, shape, shorten, shorten_fields},
 };
 
 /// Where a schema stands, which decides what happens to a null.
@@ -110,13 +111,15 @@ fn object<'a>(sink: &mut Sink<'a>, old: &'a Schema, new: &'a Schema, stand: Stan
     let mut objects = Objects {
         old,
         new,
-        stand,
         closes,
         branches: choices::branches(new),
         renames: None,
     };
     for (name, pair) in side_by_side(&old.properties, &new.properties) {
+        let whole = stand.root || (old.embedded && new.embedded);
         match pair {
+            pair if whole && name == "metadata" => metadata(sink, pair, work),
+            (Some(_), None) | (None, Some(_)) if whole && ALWAYS.contains(&name) => {}
             (Some(before), Some(after)) => {
                 default(sink, name, before, after, &objects, work);
                 child(sink, Step::Field(name), before, after, new.misses(name), work);
@@ -150,7 +153,6 @@ fn object<'a>(sink: &mut Sink<'a>, old: &'a Schema, new: &'a Schema, stand: Stan
 struct Objects<'a> {
     old: &'a Schema,
     new: &'a Schema,
-    stand: Stand,
     closes: bool,
     /// Of the combinations of the new one.
     branches: usize,
@@ -211,8 +213,8 @@ fn gone<'a>(
     objects: &mut Objects<'a>,
     work: &mut Work,
 ) {
-    let Objects { old, new, stand, .. } = *objects;
-    if (stand.root || new.embedded) && ALWAYS.contains(&name) {
+    let Objects { old, new, .. } = *objects;
+    if new.embedded && ALWAYS.contains(&name) {
         return;
     }
     if let Some(values) = &new.additional {
@@ -230,9 +232,8 @@ fn gone<'a>(
 
 /// A field that the new schema names and the old one does not.
 fn came<'a>(sink: &mut Sink<'a>, name: &'a str, after: &'a Schema, objects: &Objects<'a>, work: &mut Work) {
-    let Objects { old, new, stand, .. } = *objects;
-    if (stand.root || old.embedded) && ALWAYS.contains(&name) {
-        metadata(sink, name, after);
+    let Objects { old, new, .. } = *objects;
+    if old.embedded && ALWAYS.contains(&name) {
         return;
     }
     if let Some(values) = &old.additional {
@@ -267,19 +268,37 @@ fn typed<'a>(sink: &mut Sink<'a>, step: Step<'a>, after: &Schema) {
     }
 }
 
-/// `metadata` of a whole object is there with or without a schema; only limits on the name can refuse anything.
-fn metadata<'a>(sink: &mut Sink<'a>, field: &'a str, after: &'a Schema) {
-    if field != "metadata" {
-        return;
-    }
-    sink.enter(Step::Field(field));
-    for (name, property) in &after.properties {
-        if !property.limits.is_empty() || !property.choices.is_empty() {
-            sink.add_child(
-                Kind::LimitTightened,
+/// What is known of a name without a schema.
+static ANY_NAME: LazyLock<Schema> = LazyLock::new(|| {
+    let mut schema = Schema::empty();
+    schema.types = Types::STRING;
+    schema.limits.length = Count {
+        min: 1,
+        max: Some(253),
+    };
+    schema
+});
+static ANY_TEXT: LazyLock<Schema> = LazyLock::new(|| {
+    let mut schema = Schema::empty();
+    schema.types = Types::STRING;
+    schema
+});
+
+/// `metadata` of a whole object is there with or without a schema, and never pruned. A schema may limit two names in it.
+fn metadata<'a>(sink: &mut Sink<'a>, (old, new): Pair<'a>, work: &mut Work) {
+    sink.enter(Step::Field("metadata"));
+    for name in ["generateName", "name"] {
+        let of = |schema: Option<&'a Schema>| schema.and_then(|schema| schema.properties.get(name));
+        let (before, after) = (of(old), of(new));
+        if before.is_some() || after.is_some() {
+            let before = before.unwrap_or(&ANY_NAME);
+            child(
+                sink,
                 Step::Field(name),
-                "any name",
-                shape(property),
+                before,
+                after.unwrap_or(&ANY_TEXT),
+                false,
+                work,
             );
         }
     }
@@ -356,13 +375,6 @@ fn default<'a>(
     }
 }
 
-fn default_text(schema: &Schema) -> impl Display {
-    fmt::from_fn(move |f| match &schema.default {
-        Some(value) => write!(f, "default {value}"),
-        None => f.write_str("no default"),
-    })
-}
-
 fn list<'a>(sink: &mut Sink<'a>, old: &'a Schema, new: &'a Schema, work: &mut Work) {
     match (&old.items, &new.items) {
         (Some(before), Some(after)) => child(sink, Step::Items, before, after, false, work),
@@ -413,38 +425,4 @@ fn renames<'a>(old: &Schema, new: &'a Schema) -> Renames<'a> {
 
 fn plain(name: &str) -> String {
     name.replace(['_', '-'], "").to_lowercase()
-}
-
-/// A schema in a few words.
-fn shape(schema: &Schema) -> impl Display {
-    fmt::from_fn(move |f| {
-        if schema.types.and(Types::OBJECT) == schema.types && !schema.properties.is_empty() {
-            write!(f, "object with {}", shorten_fields(schema))?;
-        } else {
-            write!(f, "{}", schema.types)?;
-        }
-        if let Some(values) = &schema.limits.enumeration {
-            write!(f, ", one of {}", values.in_words())?;
-        }
-        match &schema.default {
-            Some(default) => write!(f, ", default {default}"),
-            None => Ok(()),
-        }
-    })
-}
-
-fn shorten_fields(schema: &Schema) -> String {
-    let names: Vec<&str> = schema.properties.keys().map(String::as_str).collect();
-    if names.is_empty() {
-        return "no named fields".to_owned();
-    }
-    shorten(&names)
-}
-
-fn shorten(names: &[&str]) -> String {
-    let mut text = names.iter().take(6).copied().collect::<Vec<_>>().join(", ");
-    if names.len() > 6 {
-        let _ = write!(text, " and {} more", names.len() - 6);
-    }
-    text
 }
