@@ -245,6 +245,10 @@ fn objects_with_large_numbers(#[case] server: &str, #[case] rejected: (u64, u64)
     json!({"type": "array", "x-kubernetes-preserve-unknown-fields": true, "items": {"x-kubernetes-preserve-unknown-fields": true, "type": "object", "properties": {"k": {"type": "object"}}}}),
     json!({"type": "array", "items": {"x-kubernetes-preserve-unknown-fields": true, "type": "object", "properties": {"k": {"type": "object"}}}}),
     &[])]
+#[case::null_among_choices(
+    json!({"type": "object", "nullable": true, "properties": {"x": {"type": "string"}, "y": {"type": "string"}}, "oneOf": [{"required": ["x"]}, {"required": ["y"]}]}),
+    json!({"type": "object", "nullable": true, "properties": {"x": {"type": "string"}, "y": {"type": "string"}, "z": {"type": "string"}}, "oneOf": [{"required": ["x"]}, {"required": ["y"]}, {"required": ["z"]}]}),
+    &[])]
 fn small_words(#[case] old: Value, #[case] new: Value, #[case] findings: &[Said<'_>]) {
     assert_eq!(said(&forward(&field(&old), &field(&new), "")), findings);
 }

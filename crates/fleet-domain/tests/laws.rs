@@ -292,9 +292,6 @@ fn general(schema: &Value) -> Value {
                     value.as_array().unwrap().iter().map(general).collect(),
                 );
             }
-            "type" if node.get("nullable") == Some(&Value::Bool(true)) => {
-                out.insert(name.clone(), json!([value, "null"]));
-            }
             "x-kubernetes-int-or-string" => {
                 out.insert("type".to_owned(), json!(["integer", "string"]));
             }
@@ -309,6 +306,14 @@ fn general(schema: &Value) -> Value {
                 out.insert(name.clone(), value.clone());
             }
         }
+    }
+    if node.get("nullable") == Some(&Value::Bool(true)) {
+        // The server puts a null to its type and to listed values, and to no combination.
+        let mut null = json!({"type": "null"});
+        if let Some(listed) = node.get("enum") {
+            null["enum"] = listed.clone();
+        }
+        return json!({"anyOf": [null, out]});
     }
     Value::Object(out)
 }

@@ -61,9 +61,9 @@ kinds! {
         "The scope of an installed definition cannot be changed: the API server refuses the update, and deleting the definition first deletes all objects."
         "everybody who has objects of this kind"
         "Publish the other scope as a new kind, and move the objects."
-    KindChanged "kind-changed" Clients Breaking false
-        "Manifests and clients name the kind; those that use the old name are refused."
-        "everybody who writes or reads this kind"
+    KindChanged "kind-changed" DataLoss Breaking false
+        "The kind of an installed definition cannot be changed: the API server refuses the update, and deleting the definition first deletes all objects."
+        "everybody who has objects of this kind"
         "Keep the kind's name, or publish a new definition beside the old one."
     NamesChanged "names-changed" Clients Warning false
         "Clients that use the old name no longer find the kind."
