@@ -309,11 +309,11 @@ fn general(schema: &Value) -> Value {
     }
     if node.get("nullable") == Some(&Value::Bool(true)) {
         // The server puts a null to its type and to listed values, and to no combination.
-        let mut null = json!({"type": "null"});
+        let mut nothing = json!({"type": "null"});
         if let Some(listed) = node.get("enum") {
-            null["enum"] = listed.clone();
+            nothing["enum"] = listed.clone();
         }
-        return json!({"anyOf": [null, out]});
+        return json!({"anyOf": [nothing, out]});
     }
     Value::Object(out)
 }
