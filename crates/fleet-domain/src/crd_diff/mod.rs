@@ -11,6 +11,7 @@ mod definition;
 mod enumeration;
 mod finding;
 mod kind;
+mod length;
 mod limits;
 mod meaning;
 mod normalise;

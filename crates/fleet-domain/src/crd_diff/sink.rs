@@ -91,9 +91,10 @@ impl<'a> Sink<'a> {
         self.server.is_none_or(does)
     }
 
-    /// Whether the server is known to do this.
-    pub fn is_sure_to(&self, does: impl FnOnce(ServerVersion) -> bool) -> bool {
-        self.server.is_some_and(does)
+    /// Whether this server, or else every one, checks the format.
+    pub fn is_sure_to_check(&self, format: &str) -> bool {
+        let oldest = ServerVersion { major: 1, minor: 0 };
+        self.server.unwrap_or(oldest).checks_format(format)
     }
 
     pub fn path(&self) -> String {
