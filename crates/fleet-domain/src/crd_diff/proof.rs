@@ -10,7 +10,7 @@ use super::{
     crd::Crd,
     finding::{Class, Direction, Finding, Hurt},
     kind::Kind,
-    object::{self, Checker},
+    object::{self, Checker, Violation},
     report::Report,
     server::{Ratcheting, ServerVersion},
 };
@@ -120,11 +120,8 @@ impl<'c> Prover<'c> {
         if outcome.is_fine() {
             return;
         }
-        let harm = if outcome
-            .violations
-            .iter()
-            .any(|v| !v.spared && !(self.ratchets && v.ratchets))
-        {
+        let passes = |violation: &Violation| violation.spared || (self.ratchets && violation.ratchets);
+        let harm = if !outcome.violations.iter().all(passes) {
             self.proof.rejected += 1;
             Harm::Rejected
         } else if !outcome.violations.is_empty() {
