@@ -309,6 +309,75 @@ fn beta_definitions_are_read_as_the_server_reads_them() {
     assert_eq!(beta.versions[0].schema.properties.len(), 1);
 }
 
+fn beta(root: Value, preserve: bool) -> Crd {
+    let mut version = json!({"name": "v1", "served": true, "storage": true});
+    if !root.is_null() {
+        version["schema"] = json!({"openAPIV3Schema": root});
+    }
+    crd(|d| {
+        d["spec"]["preserveUnknownFields"] = preserve.into();
+        d["spec"]["versions"] = json!([version]);
+        d["spec"]["conversion"] = json!(null);
+    })
+}
+
+/// Where nothing is pruned, every field may hold anything until it gets a schema.
+#[rstest]
+#[case::first_schema(json!(null), json!({"type": "object", "properties": {"spec": {"type": "object", "properties": {"a": {"type": "string"}}}}}), true, &[(Kind::FreeFieldTyped, ".spec")])]
+#[case::field_typed(
+    json!({"type": "object", "properties": {"spec": {"type": "object", "properties": {"a": {"type": "string"}}}}}),
+    json!({"type": "object", "properties": {"spec": {"type": "object", "properties": {"a": {"type": "string"}, "b": {"type": "string"}}}}}),
+    true, &[(Kind::FreeFieldTyped, ".spec.b")])]
+#[case::field_dropped(
+    json!({"type": "object", "properties": {"spec": {"type": "object", "properties": {"a": {"type": "string"}}}}}),
+    json!({"type": "object", "properties": {"spec": {"type": "object"}}}), true, &[])]
+#[case::choice(
+    json!({"type": "object", "properties": {"spec": {"type": "object"}}}),
+    json!({"type": "object", "properties": {"spec": {"type": "object", "oneOf": [{"required": ["b"]}, {"not": {"required": ["b"]}, "required": ["c"]}]}}}),
+    true, &[(Kind::ChoiceAdded, ".spec")])]
+#[case::open_root(json!(null), json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true}), false, &[])]
+#[case::pruning(
+    json!({"type": "object", "properties": {"spec": {"type": "object", "properties": {"a": {"type": "string"}}}}}),
+    json!({"type": "object", "properties": {"spec": {"type": "object", "properties": {"a": {"type": "string"}}}}}),
+    false, &[(Kind::PruningTurnedOn, "spec.preserveUnknownFields")])]
+fn where_nothing_was_pruned(
+    #[case] old: Value,
+    #[case] new: Value,
+    #[case] preserve: bool,
+    #[case] findings: &[(Kind, &str)],
+) {
+    let report = forward(&[beta(old, true)], &[beta(new, preserve)]);
+    let harm = report
+        .findings
+        .iter()
+        .filter(|finding| finding.impact < Impact::Warning);
+    let found: Vec<_> = harm
+        .map(|finding| (finding.kind, finding.path.as_str()))
+        .collect();
+    assert_eq!(found, findings);
+}
+
+/// Without a webhook a version keeps what it knows; limits lose nothing.
+#[rstest]
+#[case::limits(json!({"a": {"type": "integer", "maximum": 3}}), Kind::ConversionChanged, Impact::Warning)]
+#[case::more_fields(json!({"a": {"type": "integer"}, "b": {"type": "integer"}}), Kind::ConversionDropped, Impact::Breaking)]
+#[case::fewer_fields(json!({}), Kind::ConversionDropped, Impact::Breaking)]
+#[case::another_type(json!({"a": {"type": "string"}}), Kind::ConversionDropped, Impact::Breaking)]
+fn a_webhook_that_goes(#[case] other: Value, #[case] kind: Kind, #[case] impact: Impact) {
+    let with = |conversion: bool| {
+        crd(|d| {
+            d["spec"]["versions"][1]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"] =
+                other.clone();
+            if !conversion {
+                d["spec"]["conversion"] = json!({"strategy": "None"});
+            }
+        })
+    };
+    let report = forward(&[with(true)], &[with(false)]);
+    let found: Vec<_> = report.findings.iter().map(|f| (f.kind, f.impact)).collect();
+    assert_eq!(found, [(kind, impact)]);
+}
+
 #[test]
 fn objects_tell_what_a_new_rule_hurts() {
     let ruled = |rule: &str| {

@@ -139,10 +139,13 @@ fn schema() -> impl Strategy<Value = Value> {
                 extend(&mut schema, limits);
                 schema
             }),
-            (inner, limits(), any::<bool>()).prop_map(|(items, limits, set)| {
+            (inner, limits(), any::<bool>(), any::<bool>()).prop_map(|(items, limits, set, preserve)| {
                 let mut schema = json!({"type": "array", "items": items});
                 if set {
                     schema["x-kubernetes-list-type"] = "set".into();
+                }
+                if preserve {
+                    schema["x-kubernetes-preserve-unknown-fields"] = true.into();
                 }
                 extend(&mut schema, limits);
                 schema
@@ -289,9 +292,6 @@ fn general(schema: &Value) -> Value {
                     value.as_array().unwrap().iter().map(general).collect(),
                 );
             }
-            "type" if node.get("nullable") == Some(&Value::Bool(true)) => {
-                out.insert(name.clone(), json!([value, "null"]));
-            }
             "x-kubernetes-int-or-string" => {
                 out.insert("type".to_owned(), json!(["integer", "string"]));
             }
@@ -306,6 +306,14 @@ fn general(schema: &Value) -> Value {
                 out.insert(name.clone(), value.clone());
             }
         }
+    }
+    if node.get("nullable") == Some(&Value::Bool(true)) {
+        // The server puts a null to its type and to listed values, and to no combination.
+        let mut nothing = json!({"type": "null"});
+        if let Some(listed) = node.get("enum") {
+            nothing["enum"] = listed.clone();
+        }
+        return json!({"anyOf": [nothing, out]});
     }
     Value::Object(out)
 }

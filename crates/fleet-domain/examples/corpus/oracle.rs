@@ -92,6 +92,8 @@ pub fn validator(schema: &Value) -> Option<Validator> {
         .ok()
 }
 
+const PRESERVE: &str = "x-kubernetes-preserve-unknown-fields";
+
 fn prune(schema: &Value, value: &mut Value, whole: bool, at: &str, lost: &mut Vec<String>) {
     match value {
         Value::Object(fields) => {
@@ -105,9 +107,11 @@ fn prune(schema: &Value, value: &mut Value, whole: bool, at: &str, lost: &mut Ve
                     prune(child, value, false, &at, lost);
                     return true;
                 }
-                let stays = is(schema, "x-kubernetes-preserve-unknown-fields")
-                    || schema["additionalProperties"] == true
-                    || value.is_null();
+                if schema["additionalProperties"] == true {
+                    prune(&Value::Null, value, false, &at, lost);
+                    return true;
+                }
+                let stays = is(schema, PRESERVE) || value.is_null();
                 if !stays {
                     lost.push(at);
                 }
@@ -115,10 +119,13 @@ fn prune(schema: &Value, value: &mut Value, whole: bool, at: &str, lost: &mut Ve
             });
         }
         Value::Array(items) => {
-            if let Some(schema) = schema.get("items") {
-                for (index, item) in items.iter_mut().enumerate() {
-                    prune(schema, item, false, &format!("{at}/{index}"), lost);
-                }
+            let mut entry = schema.get("items").cloned().unwrap_or_default();
+            if is(schema, PRESERVE) {
+                // Entries keep what the list preserves.
+                entry[PRESERVE] = true.into();
+            }
+            for (index, item) in items.iter_mut().enumerate() {
+                prune(&entry, item, false, &format!("{at}/{index}"), lost);
             }
         }
         _ => {}
@@ -225,14 +232,8 @@ fn general(schema: &Value) -> Value {
             "additionalProperties" if value.is_object() => general(value),
             "anyOf" | "oneOf" | "allOf" => value.as_array().into_iter().flatten().map(general).collect(),
             "type" if is(schema, "nullable") => json!([value, "null"]),
-            "format" if value == "int32" => {
-                let whole = json!({"minimum": i32::MIN, "maximum": i32::MAX});
-                let all = out.entry("allOf").or_insert_with(|| json!([]));
-                if let Some(all) = all.as_array_mut() {
-                    all.push(whole);
-                }
-                continue;
-            }
+            // Checked from 1.36 on, and never of a stored value that is left alone.
+            "format" if value == "int32" || value == "float" => continue,
             "required" if value.as_array().is_none_or(Vec::is_empty) => continue,
             "enum" | "required" => {
                 let mut once: Vec<Value> = Vec::new();
@@ -252,12 +253,6 @@ fn general(schema: &Value) -> Value {
             | "pattern" | "format" | "uniqueItems" => value.clone(),
             _ => continue,
         };
-        if name == "allOf"
-            && let (Some(Value::Array(known)), Value::Array(more)) = (out.get_mut("allOf"), &translated)
-        {
-            known.extend(more.iter().cloned());
-            continue;
-        }
         out.insert(name.clone(), translated);
     }
     if is(schema, "x-kubernetes-int-or-string") {

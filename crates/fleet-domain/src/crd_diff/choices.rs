@@ -54,8 +54,8 @@ pub fn compare(sink: &mut Sink<'_>, old: &Schema, new: &Schema, fuel: &mut Fuel)
         return;
     }
     let may_have = |name: &str| {
-        // Only objects lack fields; `required` says nothing of a list or a null.
-        old.types != Types::OBJECT
+        // Only objects lack fields; `required` says nothing of a list. A null meets every combination.
+        old.types.without(Types::NULL) != Types::OBJECT
             || old.keeps(name)
             || new
                 .properties

@@ -88,7 +88,8 @@ impl Crd {
         };
         let kind = text(&names["kind"]);
         let or_else = |given: String, made: String| if given.is_empty() { made } else { given };
-        let versions = versions(spec);
+        let preserves_unknown = spec["preserveUnknownFields"].as_bool().unwrap_or(beta);
+        let versions = versions(spec, preserves_unknown);
         if versions.is_empty() {
             return Err(Unreadable::NoVersions(name));
         }
@@ -98,7 +99,7 @@ impl Crd {
             list_kind: or_else(text(&names["listKind"]), format!("{kind}List")),
             short_names: texts(&names["shortNames"]),
             categories: texts(&names["categories"]),
-            preserves_unknown: spec["preserveUnknownFields"].as_bool().unwrap_or(beta),
+            preserves_unknown,
             conversion: conversion(&spec["conversion"]),
             stored_versions: document["status"]["storedVersions"]
                 .as_array()
@@ -121,7 +122,7 @@ impl Crd {
     }
 }
 
-fn versions(spec: &Value) -> Vec<Version> {
+fn versions(spec: &Value, preserves_unknown: bool) -> Vec<Version> {
     let beta_single = [serde_json::json!({
         "name": spec["version"],
         "served": true,
@@ -136,11 +137,11 @@ fn versions(spec: &Value) -> Vec<Version> {
     let mut seen = BTreeSet::new();
     list.iter()
         .filter(|version| seen.insert(text(&version["name"])))
-        .map(|version| one_version(spec, version))
+        .map(|version| one_version(spec, version, preserves_unknown))
         .collect()
 }
 
-fn one_version(spec: &Value, version: &Value) -> Version {
+fn one_version(spec: &Value, version: &Value, preserves_unknown: bool) -> Version {
     // In v1beta1 what all versions share stands beside them.
     let shared = |own: &'static str, top: &'static str| match version.get(own) {
         Some(value) if !value.is_null() => value.clone(),
@@ -152,6 +153,11 @@ fn one_version(spec: &Value, version: &Value) -> Version {
         .or_else(|| spec.get("validation"))
         .and_then(|schema| schema.get("openAPIV3Schema"))
         .filter(|schema| !schema.is_null());
+    let parse = if preserves_unknown {
+        parse::parse_preserving
+    } else {
+        parse::parse
+    };
     let subresources = shared("subresources", "subresources");
     let columns = shared("additionalPrinterColumns", "additionalPrinterColumns");
     Version {
@@ -159,7 +165,7 @@ fn one_version(spec: &Value, version: &Value) -> Version {
         served: version["served"].as_bool().unwrap_or(false),
         storage: version["storage"].as_bool().unwrap_or(false),
         deprecated: version["deprecated"].as_bool().unwrap_or(false),
-        schema: of_object(schema.map_or_else(Schema::open, parse::parse)),
+        schema: of_object(schema.map_or_else(Schema::open, parse)),
         status: subresources.get("status").is_some_and(|status| !status.is_null()),
         scale: subresources
             .get("scale")

@@ -1,6 +1,9 @@
 //! Compares two definitions of one kind: names, scope, versions, conversion, subresources. Schemas are `walk`'s.
 
-use std::{collections::HashMap, fmt::Write as _};
+use std::{
+    collections::{BTreeSet, HashMap},
+    fmt::Write as _,
+};
 
 use super::{
     crd::{Crd, Version},
@@ -15,22 +18,17 @@ pub fn compare(old: &Crd, new: &Crd, direction: Direction, server: Option<Server
     let mut sink = Sink::new(&old.name, direction, server);
     let mut work = Work::default();
     names(&mut sink, old, new);
+    // Said once for all places, if there is one.
     if old.preserves_unknown && !new.preserves_unknown {
-        sink.add_at(
-            Kind::PruningTurnedOn,
-            "spec.preserveUnknownFields",
-            "true",
-            "false",
-        );
+        sink.untold = Some((Kind::UnknownPruned, 0));
     }
     let (before, afterwards) = (by_name(old), by_name(new));
-    conversion(&mut sink, old, new, &before);
+    conversion(&mut sink, old, new, &before, &mut work);
     storage(&mut sink, old, new, &mut work);
     for version in &old.versions {
         match afterwards.get(version.name.as_str()) {
             Some(after) => sink.in_version(&version.name, |sink| {
                 versions(sink, version, after);
-                // Where nothing is pruned, a field that goes is still kept, and only checks matter.
                 walk::compare(sink, &version.schema, &after.schema, &mut work);
             }),
             None => removed(&mut sink, old, version),
@@ -46,10 +44,15 @@ pub fn compare(old: &Crd, new: &Crd, direction: Direction, server: Option<Server
             after,
         );
     }
-    let mut findings = sink.findings;
-    if new.preserves_unknown {
-        findings.retain(|finding| !matches!(finding.kind, Kind::FieldRemoved | Kind::UnknownPruned));
+    if sink.untold.is_some_and(|(_, places)| places > 0) {
+        sink.add_at(
+            Kind::PruningTurnedOn,
+            "spec.preserveUnknownFields",
+            "true",
+            "false",
+        );
     }
+    let mut findings = sink.findings;
     unserved_twice(&before, &afterwards, &mut findings);
     findings
 }
@@ -199,20 +202,13 @@ fn versions(sink: &mut Sink<'_>, old: &Version, new: &Version) {
     }
 }
 
-fn conversion(sink: &mut Sink<'_>, old: &Crd, new: &Crd, known: &ByName<'_>) {
+fn conversion(sink: &mut Sink<'_>, old: &Crd, new: &Crd, known: &ByName<'_>, work: &mut Work) {
     let words = |webhook: bool| if webhook { "Webhook" } else { "None" };
     let (before, after) = (&old.conversion, &new.conversion);
     let path = "spec.conversion";
     if before.webhook && !after.webhook {
-        let shared: Vec<&Version> = new
-            .versions
-            .iter()
-            .filter(|version| known.contains_key(version.name.as_str()))
-            .collect();
-        let differ = shared
-            .windows(2)
-            .any(|pair| pair[0].schema != pair[1].schema && (pair[0].served || pair[1].served));
-        let kind = if differ {
+        let lost = lost_by_relabelling(old, new, known, work);
+        let kind = if !lost.is_empty() {
             Kind::ConversionDropped
         } else if new.versions.len() > 1 {
             Kind::ConversionChanged
@@ -220,6 +216,9 @@ fn conversion(sink: &mut Sink<'_>, old: &Crd, new: &Crd, known: &ByName<'_>) {
             Kind::Loosened
         };
         sink.add_at(kind, path, words(true), words(false));
+        if !lost.is_empty() {
+            sink.note(&format!("Not the same in all versions: {}.", few(&lost)));
+        }
         return;
     }
     let moved = before.target != after.target || !before.review_versions.is_subset(&after.review_versions);
@@ -235,6 +234,51 @@ fn conversion(sink: &mut Sink<'_>, old: &Crd, new: &Crd, known: &ByName<'_>) {
             },
         );
     }
+}
+
+/// What does not survive the way from the other versions to the stored one, or back.
+fn lost_by_relabelling(old: &Crd, new: &Crd, known: &ByName<'_>, work: &mut Work) -> BTreeSet<String> {
+    let mut lost = BTreeSet::new();
+    let Some(stored) = new.storage() else {
+        return lost;
+    };
+    let was_stored = old.storage().map(|version| version.name.as_str());
+    let others = new.versions.iter().filter(|version| {
+        let name = version.name.as_str();
+        name != stored.name && known.contains_key(name) && (version.served || was_stored == Some(name))
+    });
+    // A field of another type is of no more use than one that is gone.
+    let is_lost = |finding: &Finding| finding.class == Class::DataLoss || finding.kind == Kind::TypeChanged;
+    for other in others {
+        lost.extend(lost_between(other, stored, is_lost, work));
+        if other.served {
+            lost.extend(lost_between(stored, other, is_lost, work));
+        }
+    }
+    lost
+}
+
+/// Where one version loses what another one holds, when only the name of the version is changed.
+fn lost_between(
+    before: &Version,
+    after: &Version,
+    is_lost: impl Fn(&Finding) -> bool,
+    work: &mut Work,
+) -> Vec<String> {
+    let mut inner = Sink::new("", Direction::Forward, None);
+    walk::compare(&mut inner, &before.schema, &after.schema, work);
+    let lost = inner.findings.into_iter().filter(is_lost);
+    lost.map(|finding| finding.path).collect()
+}
+
+/// A few of many places.
+fn few<'p>(places: impl IntoIterator<Item = &'p String>) -> String {
+    let places: Vec<&str> = places.into_iter().map(String::as_str).collect();
+    let mut named = places.iter().take(6).copied().collect::<Vec<_>>().join(", ");
+    if places.len() > 6 {
+        let _ = write!(named, " and {} more", places.len() - 6);
+    }
+    named
 }
 
 fn storage(sink: &mut Sink<'_>, old: &Crd, new: &Crd, work: &mut Work) {
@@ -254,19 +298,9 @@ fn storage(sink: &mut Sink<'_>, old: &Crd, new: &Crd, work: &mut Work) {
         return;
     }
     // Without a webhook objects are only relabelled, so the new storage version has to know what the old one kept.
-    let mut inner = Sink::new(&old.name, Direction::Forward, None);
-    walk::compare(&mut inner, &before.schema, &after.schema, work);
-    let lost: Vec<&str> = inner
-        .findings
-        .iter()
-        .filter(|finding| finding.class == Class::DataLoss)
-        .map(|finding| finding.path.as_str())
-        .collect();
+    let lost = lost_between(before, after, |finding| finding.class == Class::DataLoss, work);
     if !lost.is_empty() {
-        let mut named = lost.iter().take(6).copied().collect::<Vec<_>>().join(", ");
-        if lost.len() > 6 {
-            let _ = write!(named, " and {} more", lost.len() - 6);
-        }
+        let named = few(&lost);
         sink.add_at(
             Kind::StorageLoses,
             "spec.versions[].storage",

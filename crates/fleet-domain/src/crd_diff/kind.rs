@@ -61,9 +61,9 @@ kinds! {
         "The scope of an installed definition cannot be changed: the API server refuses the update, and deleting the definition first deletes all objects."
         "everybody who has objects of this kind"
         "Publish the other scope as a new kind, and move the objects."
-    KindChanged "kind-changed" Clients Breaking false
-        "Manifests and clients name the kind; those that use the old name are refused."
-        "everybody who writes or reads this kind"
+    KindChanged "kind-changed" DataLoss Breaking false
+        "The kind of an installed definition cannot be changed: the API server refuses the update, and deleting the definition first deletes all objects."
+        "everybody who has objects of this kind"
         "Keep the kind's name, or publish a new definition beside the old one."
     NamesChanged "names-changed" Clients Warning false
         "Clients that use the old name no longer find the kind."
@@ -150,7 +150,7 @@ kinds! {
 
     // What the schema refuses.
     FreeFieldTyped "free-field-typed" RejectsObjects Breaking true
-        "Anything was kept here until now, because the parent preserves unknown fields. Values of another shape are refused from now on, and fields inside that the schema does not name are pruned."
+        "Anything was kept here until now, because the parent preserves unknown fields. Values of another shape are refused from now on."
         "owners of objects that set it to something else"
         "Check the stored objects with --objects before the upgrade."
     EmbeddedAdded "embedded-resource-added" RejectsObjects Breaking false
@@ -197,6 +197,10 @@ kinds! {
         "Values that do not have this format are refused."
         "owners of objects with such values"
         "Check the stored objects with --objects before the upgrade."
+    NumberFormatAdded "number-format-tightened" Clients Breaking false
+        "From 1.36 on, servers refuse numbers that do not fit this format. They let a stored one pass as long as it is left alone; older servers take all."
+        "clients that write larger numbers"
+        "Check what clients write before servers come to 1.36."
     NullRejected "null-rejected" RejectsObjects Breaking true
         "Null is refused here."
         "owners of objects with an explicit null"
@@ -205,10 +209,10 @@ kinds! {
         "An explicit null is dropped, as if the field had been left out."
         "controllers that tell null from absent"
         "Check that readers treat an absent field as they treated null."
-    ListTightened "list-type-tightened" RejectsObjects Breaking false
-        "Entries have to be unique now; lists with equal entries are refused, also where the list is left alone."
-        "owners of objects with equal entries"
-        "Check the stored objects with --objects before the upgrade."
+    ListTightened "list-type-tightened" Clients Breaking false
+        "Entries have to be unique now. New objects with equal entries are refused, and so are updates that bring them in. A stored list that has them already passes on every server, though server-side apply may fail on its object."
+        "clients that write equal entries"
+        "Check the stored objects with --objects, and what clients write, before the upgrade."
     RuleAdded "rule-added" RejectsObjects Breaking true
         "Objects that break the rule are refused."
         "owners of objects that break it"
@@ -221,11 +225,11 @@ kinds! {
         "Stored objects are fine, but updates that break the rule are refused."
         "clients that change this value"
         "Make sure that nobody has to change it, or that there is a way around."
-    ChoiceAdded "choice-added" RejectsObjects Breaking false
+    ChoiceAdded "choice-added" RejectsObjects Breaking true
         "Values that do not meet the new combination are refused."
         "owners of objects that do not meet it"
         "Check the stored objects with --objects before the upgrade."
-    ChoiceChanged "choice-changed" RejectsObjects Undecidable false
+    ChoiceChanged "choice-changed" RejectsObjects Undecidable true
         "Values that met the old combination may not meet the new one, and be refused."
         "owners of objects that do not meet it"
         "Read both; check the stored objects with --objects; waive the finding if the new one takes everything that the old one took."
@@ -243,7 +247,7 @@ kinds! {
         "Objects that leave the field out have none; those stored with the old default keep it."
         "controllers that count on the value, owners of new objects"
         "Set the value in manifests, or treat an absent field as the old default."
-    DefaultUnderChoice "default-under-choice" RejectsObjects Undecidable false
+    DefaultUnderChoice "default-under-choice" RejectsObjects Undecidable true
         "The API server fills this value in before it validates, and the object it belongs to is checked with oneOf, not or a limit on its fields: one filled-in field more may break it."
         "owners of objects that leave it out"
         "Try it with --objects; waive the finding if the combination takes the filled-in field."

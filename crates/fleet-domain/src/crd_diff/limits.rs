@@ -6,8 +6,9 @@ use serde_json::Value;
 
 use super::{
     kind::Kind,
+    length,
     number::{Bound, Number, write_canonical},
-    object::Checker,
+    object::{Checker, format},
     pattern::{self, Budget, Inclusion},
     schema::{Count, Limits, Schema, Types},
     sink::Sink,
@@ -178,7 +179,8 @@ fn numbers(sink: &mut Sink<'_>, old: &Schema, new: &Schema) -> bool {
             bound
         }
     };
-    let floor = within_format(&old.limits, old.limits.minimum, i32::MIN, Bound::is_tighter_lower);
+    let int32 = old.limits.formats.contains("int32") && sink.is_sure_to_check("int32");
+    let floor = within_format(int32, old.limits.minimum, i32::MIN, Bound::is_tighter_lower);
     let (before, after) = (lower(floor), lower(new.limits.minimum));
     if let Some(bound) = after
         && before.is_none_or(|known| bound.is_tighter_lower(known))
@@ -190,7 +192,7 @@ fn numbers(sink: &mut Sink<'_>, old: &Schema, new: &Schema) -> bool {
         );
         tightened = true;
     }
-    let ceiling = within_format(&old.limits, old.limits.maximum, i32::MAX, Bound::is_tighter_upper);
+    let ceiling = within_format(int32, old.limits.maximum, i32::MAX, Bound::is_tighter_upper);
     let (before, after) = (upper(ceiling), upper(new.limits.maximum));
     if let Some(bound) = after
         && before.is_none_or(|known| bound.is_tighter_upper(known))
@@ -238,16 +240,16 @@ fn at_bound(inclusive: &str, exclusive: &str, bound: Option<Bound>) -> String {
 fn lengths(sink: &mut Sink<'_>, old: &Schema, new: &Schema, budget: &mut Budget) -> bool {
     let mut before = old.limits.length;
     let after = new.limits.length;
-    // A pattern that does not match the empty text asks for one character as well.
-    if before.min == 0
-        && after.min == 1
-        && old
-            .limits
-            .patterns
-            .iter()
-            .any(|pattern| pattern::wants_text(pattern, budget))
-    {
-        before.min = 1;
+    let mut both = after;
+    both.merge(before);
+    if both != before {
+        // Patterns and formats ask for a length as well.
+        for pattern in old.limits.patterns.iter().take(MAX_TOGETHER) {
+            before.merge(length::of(pattern, budget));
+        }
+        if known_formats(sink, &old.limits).any(|format| !format::matches(format, "")) {
+            before.min = before.min.max(1);
+        }
     }
     count(sink, "characters", before, after)
 }
@@ -290,18 +292,15 @@ fn texts(sink: &mut Sink<'_>, old: &Limits, new: &Limits, budget: &mut Budget) -
     let known: Vec<&str> = old.patterns.iter().map(String::as_str).collect();
     let before = known.join(" and ");
     for pattern in new.patterns.difference(&old.patterns) {
-        // With several old patterns, an example against one may be ruled out by another.
-        let answer = match known.as_slice() {
-            [] => pattern::includes(None, pattern, budget),
-            [one] => pattern::includes(Some(one), pattern, budget),
-            all => {
-                let mut few = all.iter().take(if budget.is_spent() { 0 } else { MAX_TOGETHER });
-                if few.any(|known| pattern::includes(Some(known), pattern, budget) == Inclusion::Yes) {
-                    Inclusion::Yes
-                } else {
-                    Inclusion::Unknown("several patterns hold together")
-                }
+        let answer = match covered(&known, pattern, old.length, budget) {
+            Inclusion::No(example)
+                if known_formats(sink, old).any(|format| !format::matches(format, &example)) =>
+            {
+                Inclusion::Unknown(
+                    "the text also has to have a format, and what that lets through is not compared",
+                )
             }
+            answer => answer,
         };
         if answer == Inclusion::Yes {
             continue;
@@ -314,21 +313,58 @@ fn texts(sink: &mut Sink<'_>, old: &Limits, new: &Limits, budget: &mut Budget) -
         }
         match answer {
             Inclusion::No(example) => sink.note(&format!("For example {example:?}.")),
-            Inclusion::Unknown(reason) if !known.is_empty() => sink.undecidable(reason),
+            Inclusion::Unknown(reason) if !(known.is_empty() && old.formats.is_empty()) => {
+                sink.undecidable(reason);
+            }
             _ => {}
         }
     }
     tightened
 }
 
+/// Whether all text of this length that meets the old patterns matches the new one.
+fn covered(known: &[&str], new: &str, length: Count, budget: &mut Budget) -> Inclusion {
+    let one = match known {
+        [] => None,
+        [one] => Some(*one),
+        // An example against one may be ruled out by another.
+        all => {
+            let mut few = all.iter().take(if budget.is_spent() { 0 } else { MAX_TOGETHER });
+            let any = few.any(|one| covered(&[one], new, length, budget) == Inclusion::Yes);
+            return if any {
+                Inclusion::Yes
+            } else {
+                Inclusion::Unknown("several patterns hold together")
+            };
+        }
+    };
+    match pattern::includes(one, new, Count::default(), budget) {
+        // Counting takes longer, and is seldom needed.
+        Inclusion::No(example) if !length.admits(example.chars().count() as u64) => {
+            pattern::includes(one, new, length, budget)
+        }
+        answer => answer,
+    }
+}
+
+/// The formats that the server is sure to have checked.
+fn known_formats<'l>(sink: &Sink<'_>, limits: &'l Limits) -> impl Iterator<Item = &'l str> {
+    let formats = limits.formats.iter().map(String::as_str);
+    formats.filter(|format| sink.is_sure_to_check(format))
+}
+
 fn formats(sink: &mut Sink<'_>, old: &Limits, new: &Limits, types: Types) -> bool {
     let mut tightened = false;
     for format in new.formats.difference(&old.formats) {
-        let matters = match format.as_str() {
-            "int32" => types.has(Types::INTEGER) && !within_int32(old),
-            "float" => types.has(Types::FRACTION),
-            _ => types.has(Types::STRING),
+        let (kind, matters) = match format.as_str() {
+            "int32" => (
+                Kind::NumberFormatAdded,
+                types.has(Types::INTEGER) && !within_int32(old),
+            ),
+            "float" => (Kind::NumberFormatAdded, types.has(Types::FRACTION)),
+            _ => (Kind::FormatAdded, types.has(Types::STRING)),
         };
+        let matters = matters && sink.may_be(|server| server.checks_format(format));
         let wider = match format.as_str() {
             "uuid" => old.formats.iter().any(|known| known.starts_with("uuid")),
             "isbn" => old.formats.iter().any(|known| known.starts_with("isbn")),
@@ -342,21 +378,21 @@ fn formats(sink: &mut Sink<'_>, old: &Limits, new: &Limits, types: Types) -> boo
             } else {
                 before.join(" and ")
             };
-            sink.add(Kind::FormatAdded, before, format.as_str());
+            sink.add(kind, before, format.as_str());
             tightened = true;
         }
     }
     tightened
 }
 
-/// A bound, or the one that the format `int32` is by itself.
+/// A bound, or the one that the format `int32` is by itself where the server checks it.
 fn within_format(
-    limits: &Limits,
+    int32: bool,
     known: Option<Bound>,
     edge: i32,
     is_tighter: fn(Bound, Bound) -> bool,
 ) -> Option<Bound> {
-    if !limits.formats.contains("int32") {
+    if !int32 {
         return known;
     }
     let edge = Bound {

@@ -11,6 +11,7 @@ mod definition;
 mod enumeration;
 mod finding;
 mod kind;
+mod length;
 mod limits;
 mod meaning;
 mod normalise;
@@ -27,6 +28,7 @@ mod server;
 mod sink;
 mod waiver;
 mod walk;
+mod words;
 
 pub use crd::{Conversion, Crd, Scale, Unreadable, Version, is_definition};
 pub use finding::{Class, Direction, Finding, Hurt, Impact};

@@ -239,9 +239,9 @@ pub fn format_matters(format: &str, types: Types) -> bool {
         "k8s-long-name",
     ];
     match format {
-        // Integers have 64 bits without being told.
-        "int32" => types.has(Types::INTEGER),
-        "float" => types.has(Types::NUMBER),
+        // Integers have 64 bits without being told. Beside another type, or none, the server looks at neither.
+        "int32" => types.without(Types::NULL) == Types::INTEGER,
+        "float" => types.without(Types::NULL) == Types::NUMBER,
         text => types.has(Types::STRING) && TEXT.contains(&text),
     }
 }

@@ -14,10 +14,15 @@ use super::{
 pub const MAX_DEPTH: usize = 100;
 
 pub fn parse(value: &Value) -> Schema {
-    parse_at(value, MAX_DEPTH)
+    parse_at(value, MAX_DEPTH, false)
 }
 
-fn parse_at(value: &Value, depth: usize) -> Schema {
+/// For a definition under which nothing is pruned, wherever it is.
+pub fn parse_preserving(value: &Value) -> Schema {
+    parse_at(value, MAX_DEPTH, true)
+}
+
+fn parse_at(value: &Value, depth: usize, preserve: bool) -> Schema {
     let unread = || {
         let mut schema = Schema::open();
         schema.unread = Some(Box::new(value.clone()));
@@ -26,7 +31,10 @@ fn parse_at(value: &Value, depth: usize) -> Schema {
     let Value::Object(node) = value else {
         // `additionalProperties: true` is the one place where a schema may be a word.
         return if *value == Value::Bool(true) {
-            Schema::empty()
+            Schema {
+                preserve,
+                ..Schema::empty()
+            }
         } else {
             unread()
         };
@@ -35,24 +43,26 @@ fn parse_at(value: &Value, depth: usize) -> Schema {
     if depth == 0 || words.reference.is_some() {
         return unread();
     }
-    let child = |value: &Value| Box::new(parse_at(value, depth - 1));
+    let child = |value: &Value| Box::new(parse_at(value, depth - 1, preserve));
     let branches = |word: Option<&Value>| -> Vec<Schema> {
         let values = word.and_then(Value::as_array).map(Vec::as_slice);
         let values = values.unwrap_or_default().iter();
-        values.map(|value| parse_at(value, depth - 1)).collect()
+        values.map(|value| parse_at(value, depth - 1, false)).collect()
     };
     let int_or_string = flag(words.int_or_string);
     let mut schema = Schema::empty();
     schema.types = types(&words);
     schema.nullable = flag(words.nullable);
-    schema.preserve = flag(words.preserve);
+    schema.preserve = preserve || flag(words.preserve);
     schema.embedded = flag(words.embedded);
     schema.atomic_map = words.map_type.is_some_and(|word| word == "atomic");
-    schema.default = words.default.cloned().map(Box::new);
+    // A default that is null is none to the server.
+    let default = words.default.filter(|default| !default.is_null());
+    schema.default = default.cloned().map(Box::new);
     if let Some(properties) = words.properties.and_then(Value::as_object) {
         schema.properties = properties
             .iter()
-            .map(|(name, value)| (name.clone(), parse_at(value, depth - 1)))
+            .map(|(name, value)| (name.clone(), parse_at(value, depth - 1, preserve)))
             .collect();
     }
     schema.additional = words
@@ -60,6 +70,9 @@ fn parse_at(value: &Value, depth: usize) -> Schema {
         .filter(|value| **value != Value::Bool(false))
         .map(child);
     schema.items = words.items.map(child);
+    if schema.preserve {
+        preserve_entries(&mut schema);
+    }
     schema.required = texts(words.required);
     schema.limits = limits(&words);
     schema.list = list_type(&words);
@@ -76,11 +89,11 @@ fn parse_at(value: &Value, depth: usize) -> Schema {
         schema.choices.one.push(one);
     }
     if let Some(not) = words.not {
-        schema.choices.not.push(*child(not));
+        schema.choices.not.push(parse_at(not, depth - 1, false));
     }
     // One after the other: all at once would take much room for what is soon a part of this one.
     for value in elements(words.all_of) {
-        let mut branch = parse_at(value, depth - 1);
+        let mut branch = parse_at(value, depth - 1, preserve);
         if int_or_string && let Some(choices) = branch.choices.given() {
             choices.any = std::mem::take(&mut choices.any)
                 .into_iter()
@@ -93,6 +106,15 @@ fn parse_at(value: &Value, depth: usize) -> Schema {
     }
     normalise::tidy(&mut schema);
     schema
+}
+
+/// A list that preserves unknown fields keeps those of its entries; and of their entries, where they are lists.
+fn preserve_entries(list: &mut Schema) {
+    if let Some(entries) = &mut list.items {
+        entries.forget();
+        entries.preserve = true;
+        preserve_entries(entries);
+    }
 }
 
 /// Every word of a schema that is understood, found in one pass: most of a large definition is descriptions, and most

@@ -11,6 +11,9 @@ use regex_automata::{
     dfa::{Automaton, StartKind, dense},
     util::{primitives::StateID, start, syntax},
 };
+use regex_syntax::hir::Hir;
+
+use super::schema::Count;
 
 /// Larger than any pattern in practice.
 const MAX_PATTERN: usize = 4_096;
@@ -34,7 +37,7 @@ pub struct Budget {
     /// How much text may be read: by patterns, or as patterns.
     text: usize,
     /// One change of a pattern often stands in many places.
-    answers: HashMap<(Option<String>, String), Inclusion>,
+    answers: HashMap<(Option<String>, String, Count), Inclusion>,
 }
 
 impl Default for Budget {
@@ -97,39 +100,39 @@ pub fn compile_within(pattern: &str, max_bytes: usize) -> Option<Regex> {
         .ok()
 }
 
-/// Whether `new` matches all that `old` matches; without an old pattern, all text.
-pub fn includes(old: Option<&str>, new: &str, budget: &mut Budget) -> Inclusion {
+/// Whether `new` matches all that `old` matches; without an old pattern, all text. Only text of this length counts.
+pub fn includes(old: Option<&str>, new: &str, length: Count, budget: &mut Budget) -> Inclusion {
     if old == Some(new) {
         return Inclusion::Yes;
     }
-    let question = (old.map(str::to_owned), new.to_owned());
+    let question = (old.map(str::to_owned), new.to_owned(), length);
     if let Some(known) = budget.answers.get(&question) {
         return known.clone();
     }
     if budget.is_spent() {
         return Inclusion::Unknown(TOO_MANY);
     }
-    let answer = compare(old, new, budget);
+    let answer = compare(old, new, length, budget);
     budget.answers.insert(question, answer.clone());
     answer
 }
 
-fn compare(old: Option<&str>, new: &str, budget: &mut Budget) -> Inclusion {
+fn compare(old: Option<&str>, new: &str, length: Count, budget: &mut Budget) -> Inclusion {
     let old = old.map_or_else(|| "(?s:.*)".to_owned(), translate);
     // The new one is the likelier to be too large; then the old one need not be built.
     let new = automaton(&translate(new), budget);
     match new.and_then(|new| Some((automaton(&old, budget)?, new))) {
-        Some((old, new)) => walk(&old, &new),
+        Some((old, new)) => walk(&old, &new, length),
         None => Inclusion::Unknown("one of the patterns is too large, or of a form that is not understood"),
     }
 }
 
-/// Whether no text that it matches is empty. When in doubt, no.
-pub fn wants_text(pattern: &str, budget: &mut Budget) -> bool {
-    let shortest = |pattern: &str| regex_syntax::parse(pattern).ok()?.properties().minimum_len();
-    pattern.len() <= MAX_PATTERN
-        && budget.reads(pattern.len())
-        && shortest(&translate(pattern)).is_some_and(|length| length > 0)
+/// A pattern in its parts; nothing if it is too large or not understood.
+pub fn parse(pattern: &str, budget: &mut Budget) -> Option<Hir> {
+    if pattern.len() > MAX_PATTERN || !budget.reads(pattern.len()) {
+        return None;
+    }
+    regex_syntax::parse(&translate(pattern)).ok()
 }
 
 fn automaton(pattern: &str, budget: &mut Budget) -> Option<dense::DFA<Vec<u32>>> {
@@ -166,10 +169,12 @@ struct Place {
     old_seen: bool,
     new_seen: bool,
     utf8: Utf8,
+    /// In characters, as far as it matters.
+    length: u64,
 }
 
 /// All texts at once, shortest first, until one matches the old pattern alone.
-fn walk(old: &dense::DFA<Vec<u32>>, new: &dense::DFA<Vec<u32>>) -> Inclusion {
+fn walk(old: &dense::DFA<Vec<u32>>, new: &dense::DFA<Vec<u32>>, wanted: Count) -> Inclusion {
     let config = start::Config::new().anchored(Anchored::No);
     let (Ok(old_start), Ok(new_start)) = (old.start_state(&config), new.start_state(&config)) else {
         return Inclusion::Unknown("the patterns could not be compared");
@@ -180,13 +185,15 @@ fn walk(old: &dense::DFA<Vec<u32>>, new: &dense::DFA<Vec<u32>>) -> Inclusion {
         old_seen: false,
         new_seen: false,
         utf8: Utf8::Boundary,
+        length: 0,
     };
+    let counted_to = wanted.max.map_or(wanted.min, |max| max.saturating_add(1));
     // One byte for each class of bytes that neither automaton nor UTF-8 tells apart.
     let bytes = representatives(old, new);
     let mut came: HashMap<Place, Option<(Place, u8)>> = HashMap::from([(first, None)]);
     let mut queue = VecDeque::from([first]);
     while let Some(place) = queue.pop_front() {
-        if place.utf8 == Utf8::Boundary {
+        if place.utf8 == Utf8::Boundary && wanted.admits(place.length) {
             let old_matches = place.old_seen || old.is_match_state(old.next_eoi_state(place.old));
             let new_matches = place.new_seen || new.is_match_state(new.next_eoi_state(place.new));
             if old_matches && !new_matches {
@@ -199,6 +206,9 @@ fn walk(old: &dense::DFA<Vec<u32>>, new: &dense::DFA<Vec<u32>>) -> Inclusion {
             };
             let mut next = place;
             next.utf8 = utf8;
+            if utf8 == Utf8::Boundary {
+                next.length = counted_to.min(place.length + 1);
+            }
             if !place.old_seen {
                 next.old = old.next_state(place.old, byte);
                 if old.is_quit_state(next.old) {
@@ -212,7 +222,8 @@ fn walk(old: &dense::DFA<Vec<u32>>, new: &dense::DFA<Vec<u32>>) -> Inclusion {
             }
             next.new_seen = new.is_match_state(next.new);
             // The new pattern has matched: whatever follows, it stays so.
-            let lost = !next.old_seen && old.is_dead_state(next.old);
+            let too_long = wanted.max.is_some_and(|max| next.length > max);
+            let lost = too_long || (!next.old_seen && old.is_dead_state(next.old));
             if next.new_seen || lost || came.contains_key(&next) {
                 continue;
             }
@@ -407,7 +418,10 @@ mod tests {
     #[case(None, ".*")]
     #[case(None, "")]
     fn included(#[case] old: Option<&str>, #[case] new: &str) {
-        assert_eq!(includes(old, new, &mut Budget::default()), Inclusion::Yes);
+        assert_eq!(
+            includes(old, new, Count::default(), &mut Budget::default()),
+            Inclusion::Yes
+        );
     }
 
     #[rstest]
@@ -417,7 +431,7 @@ mod tests {
     #[case(Some("b"), "^abc", "b")]
     fn not_included(#[case] old: Option<&str>, #[case] new: &str, #[case] example: &str) {
         assert_eq!(
-            includes(old, new, &mut Budget::default()),
+            includes(old, new, Count::default(), &mut Budget::default()),
             Inclusion::No(example.to_owned())
         );
     }
@@ -428,7 +442,7 @@ mod tests {
     #[case("^(([a-z])+.)+[A-Z]([a-z])+[0-9]{400,900}$")]
     fn too_much_is_unknown(#[case] new: &str) {
         assert!(!matches!(
-            includes(Some("^x{900}y*$"), new, &mut Budget::default()),
+            includes(Some("^x{900}y*$"), new, Count::default(), &mut Budget::default()),
             Inclusion::Yes
         ));
     }

@@ -10,7 +10,7 @@ use super::{
     crd::Crd,
     finding::{Class, Direction, Finding, Hurt},
     kind::Kind,
-    object::{self, Checker},
+    object::{self, Checker, Violation},
     report::Report,
     server::{Ratcheting, ServerVersion},
 };
@@ -69,7 +69,6 @@ pub struct Proof {
 
 /// Puts objects of one definition to the new one.
 pub struct Prover<'c> {
-    crd: &'c Crd,
     version: &'c super::crd::Version,
     /// What the same schema said before; nobody is hurt by what was refused or pruned already.
     old: Option<&'c super::crd::Version>,
@@ -89,15 +88,10 @@ impl<'c> Prover<'c> {
     ) -> Option<Self> {
         let version = new.version(version)?;
         Some(Self {
-            crd: new,
             version,
             old: old.and_then(|old| old.version(&version.name)),
             ratchets: server.is_some_and(|server| server.ratcheting() != Ratcheting::No),
-            checker: if server.is_none_or(ServerVersion::evaluates_rules) {
-                Checker::default()
-            } else {
-                Checker::without_rules()
-            },
+            checker: Checker::of(server),
             proof: Proof {
                 place: place.to_owned(),
                 crd: new.name.clone(),
@@ -117,9 +111,6 @@ impl<'c> Prover<'c> {
     pub fn put(&mut self, value: &Value) {
         self.proof.checked += 1;
         let mut outcome = object::put_to(&mut self.checker, &self.version.schema, value);
-        if self.crd.preserves_unknown {
-            outcome.pruned.clear();
-        }
         if let Some(old) = self.old
             && !outcome.is_fine()
         {
@@ -129,7 +120,8 @@ impl<'c> Prover<'c> {
         if outcome.is_fine() {
             return;
         }
-        let harm = if outcome.violations.iter().any(|v| !(self.ratchets && v.ratchets)) {
+        let passes = |violation: &Violation| violation.spared || (self.ratchets && violation.ratchets);
+        let harm = if !outcome.violations.iter().all(passes) {
             self.proof.rejected += 1;
             Harm::Rejected
         } else if !outcome.violations.is_empty() {

@@ -227,7 +227,7 @@ fn points_of_no_return(findings: &[Finding]) -> Vec<PointOfNoReturn> {
                 .copied()
                 .find(|finding| finding.direction == direction && wanted.contains(&finding.kind))
         };
-        let at_once = of(Direction::Backward, &[Kind::ScopeChanged])
+        let at_once = of(Direction::Backward, &[Kind::ScopeChanged, Kind::KindChanged])
             .or_else(|| {
                 of(Direction::Backward, &[Kind::VersionRemoved]).filter(|finding| finding.before == "stored")
             })

@@ -452,6 +452,16 @@ impl Schema {
         self.preserve && self.is_vacuous()
     }
 
+    /// Whether fields that somebody may set are dropped, here or anywhere inside.
+    pub fn prunes(&self) -> bool {
+        let closed = !self.preserve && self.additional.is_none() && self.types.has(Types::OBJECT);
+        let mut named = self.properties.values().filter(|property| !property.unstructured);
+        closed
+            || named.any(Self::prunes)
+            || self.additional.as_deref().is_some_and(Self::prunes)
+            || self.items.as_deref().is_some_and(Self::prunes)
+    }
+
     /// Names types, and says nothing else.
     pub fn is_bare(&self) -> bool {
         let flags = self.nullable || self.preserve || self.embedded || self.atomic_map || self.unstructured;

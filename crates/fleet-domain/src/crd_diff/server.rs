@@ -29,6 +29,16 @@ impl ServerVersion {
         }
     }
 
+    /// Formats that came later than the others: an older server takes all values.
+    pub fn checks_format(self, format: &str) -> bool {
+        let since = match format {
+            "int32" | "float" => 36,
+            "k8s-short-name" | "k8s-long-name" => 34,
+            _ => 0,
+        };
+        (self.major, self.minor) >= (1, since)
+    }
+
     /// CEL rules came on by default with 1.25.
     pub fn evaluates_rules(self) -> bool {
         (self.major, self.minor) >= (1, 25)
@@ -79,6 +89,19 @@ mod tests {
     #[case("1.37.0-alpha.1", Ratcheting::Always)]
     fn by_version(#[case] text: &str, #[case] ratcheting: Ratcheting) {
         assert_eq!(text.parse::<ServerVersion>().unwrap().ratcheting(), ratcheting);
+    }
+
+    #[rstest]
+    #[case("1.35", "int32", false)]
+    #[case("1.36", "int32", true)]
+    #[case("1.33", "k8s-short-name", false)]
+    #[case("1.20", "date-time", true)]
+    #[case("2.0", "float", true)]
+    fn formats(#[case] version: &str, #[case] format: &str, #[case] checks: bool) {
+        assert_eq!(
+            version.parse::<ServerVersion>().unwrap().checks_format(format),
+            checks
+        );
     }
 
     #[rstest]

@@ -36,6 +36,8 @@ pub struct Sink<'a> {
     harmless: Room,
     /// There was no room for the last one.
     dropped: bool,
+    /// Findings of this kind are not written down, only counted.
+    pub untold: Option<(Kind, usize)>,
 }
 
 /// How many more findings are taken.
@@ -65,6 +67,7 @@ impl<'a> Sink<'a> {
             harmful: Room::default(),
             harmless: Room::default(),
             dropped: false,
+            untold: None,
         }
     }
 
@@ -83,6 +86,17 @@ impl<'a> Sink<'a> {
         self.steps.pop();
     }
 
+    /// Whether there may be a server that does this. Without a version it may be any.
+    pub fn may_be(&self, does: impl FnOnce(ServerVersion) -> bool) -> bool {
+        self.server.is_none_or(does)
+    }
+
+    /// Whether this server, or else every one, checks the format.
+    pub fn is_sure_to_check(&self, format: &str) -> bool {
+        let oldest = ServerVersion { major: 1, minor: 0 };
+        self.server.unwrap_or(oldest).checks_format(format)
+    }
+
     pub fn path(&self) -> String {
         render(&self.steps)
     }
@@ -97,6 +111,13 @@ impl<'a> Sink<'a> {
     }
 
     fn has_room(&mut self, kind: Kind) -> bool {
+        if let Some((untold, count)) = &mut self.untold
+            && *untold == kind
+        {
+            *count += 1;
+            self.dropped = true;
+            return false;
+        }
         let room = self.room(kind);
         let has_room = room.findings > 0 && room.bytes > 0;
         self.dropped = !has_room;
@@ -112,25 +133,13 @@ impl<'a> Sink<'a> {
     }
 
     /// A finding at a child of that place.
-    pub fn add_child(
-        &mut self,
-        kind: Kind,
-        step: Step<'a>,
-        before: impl Display,
-        after: impl Display,
-    ) {
+    pub fn add_child(&mut self, kind: Kind, step: Step<'a>, before: impl Display, after: impl Display) {
         self.enter(step);
         self.add(kind, before, after);
         self.leave();
     }
 
-    pub fn add_at(
-        &mut self,
-        kind: Kind,
-        path: impl Display,
-        before: impl Display,
-        after: impl Display,
-    ) {
+    pub fn add_at(&mut self, kind: Kind, path: impl Display, before: impl Display, after: impl Display) {
         if !self.has_room(kind) {
             return;
         }
@@ -161,7 +170,7 @@ impl<'a> Sink<'a> {
         room.bytes = room.bytes.saturating_sub(bytes);
         finding.before = cut(finding.before);
         finding.after = cut(finding.after);
-        if meaning.ratchets {
+        if meaning.ratchets && !self.is_of_the_whole(kind) {
             self.ratchet(&mut finding);
         }
         self.findings.push(finding);
@@ -186,6 +195,14 @@ impl<'a> Sink<'a> {
 
     fn last(&mut self) -> Option<&mut Finding> {
         self.findings.last_mut().filter(|_| !self.dropped)
+    }
+
+    /// Whether it is the whole object that is refused, which no write leaves alone. A field is missing in its parent.
+    fn is_of_the_whole(&self, kind: Kind) -> bool {
+        match kind {
+            Kind::RequiredAdded | Kind::NullRejected => self.steps.len() < 2,
+            _ => self.steps.is_empty(),
+        }
     }
 
     /// A server that ratchets spares stored objects until the value itself is changed; new objects are refused as ever.

@@ -3,7 +3,7 @@
 use std::{
     cmp::Ordering,
     collections::{BTreeMap, HashMap},
-    fmt::{self, Display, Write as _},
+    sync::LazyLock,
 };
 
 use super::{
@@ -12,8 +12,10 @@ use super::{
     limits,
     pattern::Budget,
     rules,
-    schema::{ListType, Schema, Types},
+    schema::{Count, ListType, Schema, Types},
+    server::ServerVersion,
     sink::{Sink, Step},
+    words::{default_text, shape, shorten, shorten_fields},
 };
 
 /// Where a schema stands, which decides what happens to a null.
@@ -67,7 +69,9 @@ fn node<'a>(sink: &mut Sink<'a>, old: &'a Schema, new: &'a Schema, stand: Stand,
     }
     if !shared.is_empty() {
         choices::compare(sink, old, new, &mut work.fuel);
-        rules::compare(sink, old, new);
+        if sink.may_be(ServerVersion::evaluates_rules) {
+            rules::compare(sink, old, new);
+        }
     }
 }
 
@@ -107,13 +111,15 @@ fn object<'a>(sink: &mut Sink<'a>, old: &'a Schema, new: &'a Schema, stand: Stan
     let mut objects = Objects {
         old,
         new,
-        stand,
         closes,
         branches: choices::branches(new),
         renames: None,
     };
     for (name, pair) in side_by_side(&old.properties, &new.properties) {
+        let whole = stand.root || (old.embedded && new.embedded);
         match pair {
+            pair if whole && name == "metadata" => metadata(sink, pair, work),
+            (Some(_), None) | (None, Some(_)) if whole && ALWAYS.contains(&name) => {}
             (Some(before), Some(after)) => {
                 default(sink, name, before, after, &objects, work);
                 child(sink, Step::Field(name), before, after, new.misses(name), work);
@@ -130,9 +136,7 @@ fn object<'a>(sink: &mut Sink<'a>, old: &'a Schema, new: &'a Schema, stand: Stan
         }
         (Some(_), None) if new.preserve => sink.add(Kind::Loosened, "a map", "any fields"),
         (Some(_), None) => sink.add(Kind::UnknownPruned, "a map with any keys", shorten_fields(new)),
-        (None, Some(after)) if old.preserve && !after.is_open() => {
-            sink.add_child(Kind::FreeFieldTyped, Step::Values, "anything", shape(after));
-        }
+        (None, Some(after)) if old.preserve => typed(sink, Step::Values, after),
         (None, Some(_)) => sink.add(Kind::Loosened, "named fields", "any keys"),
         (None, None) if new.preserve && !old.preserve => {
             sink.add(Kind::Loosened, "unknown fields pruned", "unknown fields kept");
@@ -149,7 +153,6 @@ fn object<'a>(sink: &mut Sink<'a>, old: &'a Schema, new: &'a Schema, stand: Stan
 struct Objects<'a> {
     old: &'a Schema,
     new: &'a Schema,
-    stand: Stand,
     closes: bool,
     /// Of the combinations of the new one.
     branches: usize,
@@ -210,8 +213,8 @@ fn gone<'a>(
     objects: &mut Objects<'a>,
     work: &mut Work,
 ) {
-    let Objects { old, new, stand, .. } = *objects;
-    if (stand.root || new.embedded) && ALWAYS.contains(&name) {
+    let Objects { old, new, .. } = *objects;
+    if new.embedded && ALWAYS.contains(&name) {
         return;
     }
     if let Some(values) = &new.additional {
@@ -229,16 +232,15 @@ fn gone<'a>(
 
 /// A field that the new schema names and the old one does not.
 fn came<'a>(sink: &mut Sink<'a>, name: &'a str, after: &'a Schema, objects: &Objects<'a>, work: &mut Work) {
-    let Objects { old, new, stand, .. } = *objects;
-    if (stand.root || old.embedded) && ALWAYS.contains(&name) {
-        metadata(sink, name, after);
+    let Objects { old, new, .. } = *objects;
+    if old.embedded && ALWAYS.contains(&name) {
         return;
     }
     if let Some(values) = &old.additional {
         child(sink, Step::Field(name), values, after, new.misses(name), work);
     } else if old.preserve {
-        if !objects.closes && !after.is_open() {
-            sink.add_child(Kind::FreeFieldTyped, Step::Field(name), "anything", shape(after));
+        if !objects.closes {
+            typed(sink, Step::Field(name), after);
         }
     } else if after.default.is_some()
         && choices::minds_one_more_field(new, name, objects.branches, &mut work.fuel)
@@ -255,19 +257,48 @@ fn came<'a>(sink: &mut Sink<'a>, name: &'a str, after: &'a Schema, objects: &Obj
     }
 }
 
-/// `metadata` of a whole object is there with or without a schema; only limits on the name can refuse anything.
-fn metadata<'a>(sink: &mut Sink<'a>, field: &'a str, after: &'a Schema) {
-    if field != "metadata" {
-        return;
+/// A schema for what was anything until now. What it refuses and what it prunes are two things: pruning hurts objects
+/// of the right shape too, and no server spares values that are left alone from it.
+fn typed<'a>(sink: &mut Sink<'a>, step: Step<'a>, after: &Schema) {
+    if after.prunes() {
+        sink.add_child(Kind::UnknownPruned, step, "anything", shape(after));
     }
-    sink.enter(Step::Field(field));
-    for (name, property) in &after.properties {
-        if !property.limits.is_empty() || !property.choices.is_empty() {
-            sink.add_child(
-                Kind::LimitTightened,
+    if !after.is_vacuous() {
+        sink.add_child(Kind::FreeFieldTyped, step, "anything", shape(after));
+    }
+}
+
+/// What is known of a name without a schema.
+static ANY_NAME: LazyLock<Schema> = LazyLock::new(|| {
+    let mut schema = Schema::empty();
+    schema.types = Types::STRING;
+    schema.limits.length = Count {
+        min: 1,
+        max: Some(253),
+    };
+    schema
+});
+static ANY_TEXT: LazyLock<Schema> = LazyLock::new(|| {
+    let mut schema = Schema::empty();
+    schema.types = Types::STRING;
+    schema
+});
+
+/// `metadata` of a whole object is there with or without a schema, and never pruned. A schema may limit two names in it.
+fn metadata<'a>(sink: &mut Sink<'a>, (old, new): Pair<'a>, work: &mut Work) {
+    sink.enter(Step::Field("metadata"));
+    for name in ["generateName", "name"] {
+        let of = |schema: Option<&'a Schema>| schema.and_then(|schema| schema.properties.get(name));
+        let (before, after) = (of(old), of(new));
+        if before.is_some() || after.is_some() {
+            let before = before.unwrap_or(&ANY_NAME);
+            child(
+                sink,
                 Step::Field(name),
-                "any name",
-                shape(property),
+                before,
+                after.unwrap_or(&ANY_TEXT),
+                false,
+                work,
             );
         }
     }
@@ -344,21 +375,20 @@ fn default<'a>(
     }
 }
 
-fn default_text(schema: &Schema) -> impl Display {
-    fmt::from_fn(move |f| match &schema.default {
-        Some(value) => write!(f, "default {value}"),
-        None => f.write_str("no default"),
-    })
-}
-
 fn list<'a>(sink: &mut Sink<'a>, old: &'a Schema, new: &'a Schema, work: &mut Work) {
     match (&old.items, &new.items) {
         (Some(before), Some(after)) => child(sink, Step::Items, before, after, false, work),
-        (Some(before), None) => sink.add_child(Kind::Loosened, Step::Items, shape(before), "anything"),
-        (None, Some(after)) if !after.is_open() => {
-            sink.add_child(Kind::FreeFieldTyped, Step::Items, "anything", shape(after));
+        (Some(before), None) if !new.preserve && before.types.has(Types::OBJECT) => {
+            sink.add_child(
+                Kind::UnknownPruned,
+                Step::Items,
+                shape(before),
+                "no field is kept",
+            );
         }
-        (None, _) => {}
+        (Some(before), None) => sink.add_child(Kind::Loosened, Step::Items, shape(before), "anything"),
+        (None, Some(after)) => typed(sink, Step::Items, after),
+        (None, None) => {}
     }
     if old.list == new.list {
         return;
@@ -395,38 +425,4 @@ fn renames<'a>(old: &Schema, new: &'a Schema) -> Renames<'a> {
 
 fn plain(name: &str) -> String {
     name.replace(['_', '-'], "").to_lowercase()
-}
-
-/// A schema in a few words.
-fn shape(schema: &Schema) -> impl Display {
-    fmt::from_fn(move |f| {
-        if schema.types.and(Types::OBJECT) == schema.types && !schema.properties.is_empty() {
-            write!(f, "object with {}", shorten_fields(schema))?;
-        } else {
-            write!(f, "{}", schema.types)?;
-        }
-        if let Some(values) = &schema.limits.enumeration {
-            write!(f, ", one of {}", values.in_words())?;
-        }
-        match &schema.default {
-            Some(default) => write!(f, ", default {default}"),
-            None => Ok(()),
-        }
-    })
-}
-
-fn shorten_fields(schema: &Schema) -> String {
-    let names: Vec<&str> = schema.properties.keys().map(String::as_str).collect();
-    if names.is_empty() {
-        return "no named fields".to_owned();
-    }
-    shorten(&names)
-}
-
-fn shorten(names: &[&str]) -> String {
-    let mut text = names.iter().take(6).copied().collect::<Vec<_>>().join(", ");
-    if names.len() > 6 {
-        let _ = write!(text, " and {} more", names.len() - 6);
-    }
-    text
 }

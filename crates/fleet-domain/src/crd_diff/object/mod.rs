@@ -5,7 +5,7 @@
 
 pub(super) mod cel;
 mod defaults;
-mod format;
+pub(super) mod format;
 mod prune;
 mod validate;
 

@@ -59,7 +59,13 @@ fn node(schema: &Schema, value: &mut Value, whole: bool, path: &str, place: &str
             });
         }
         Value::Array(items) => {
-            let Some(schema) = &schema.items else { return };
+            // Of entries that no schema speaks of, objects are emptied.
+            let nothing = Schema::empty();
+            let schema = match &schema.items {
+                Some(items) => items,
+                None if schema.preserve => return,
+                None => &nothing,
+            };
             for (index, item) in items.iter_mut().enumerate() {
                 node(
                     schema,

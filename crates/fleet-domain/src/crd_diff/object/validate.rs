@@ -13,6 +13,7 @@ use crate::crd_diff::{
     number::{Number, canonical},
     pattern,
     schema::{Limits, ListType, Schema, Types},
+    server::ServerVersion,
     sink::{Step, render},
 };
 
@@ -29,6 +30,8 @@ pub struct Violation {
     pub message: String,
     /// A server that ratchets lets it pass while the value is left alone.
     pub ratchets: bool,
+    /// Every server lets it pass where the stored object has it already.
+    pub spared: bool,
 }
 
 /// Validates; keeps compiled patterns, so one is used for many objects.
@@ -37,6 +40,8 @@ pub struct Checker {
     max_regex: usize,
     rules: Rules,
     ignores_rules: bool,
+    /// Nothing if it may be any.
+    server: Option<ServerVersion>,
     /// Patterns that were met and not understood.
     pub skipped_patterns: u64,
 }
@@ -68,7 +73,17 @@ impl Checker {
             max_regex,
             rules: Rules::default(),
             ignores_rules: false,
+            server: None,
             skipped_patterns: 0,
+        }
+    }
+
+    /// One that checks what a server of this version checks.
+    pub fn of(server: Option<ServerVersion>) -> Self {
+        Self {
+            server,
+            ignores_rules: !server.is_none_or(ServerVersion::evaluates_rules),
+            ..Self::default()
         }
     }
 
@@ -102,7 +117,9 @@ impl Checker {
 
     /// The type and the limits alone, without the list of values; what is inside a value is not looked at.
     pub fn is_within(&mut self, types: Types, limits: &Limits, value: &Value) -> bool {
-        types.has(Types::of(value)) && self.limits(limits, value).is_empty()
+        types.has(Types::of(value))
+            && self.limits(limits, value).is_empty()
+            && self.number_formats(limits, value).is_empty()
     }
 
     /// Puts a whole object to the schema of its version.
@@ -136,6 +153,7 @@ impl Checker {
                         place: place.clone(),
                         message: broken.message,
                         ratchets: broken.ratchets,
+                        spared: false,
                     });
                 }
             }
@@ -146,7 +164,9 @@ impl Checker {
         if found.violations.len() >= MAX_VIOLATIONS {
             return;
         }
-        let mut refuse = |message: String, ratchets: bool| {
+        // Every write changes the whole object.
+        let ratchets = !at.path.is_empty();
+        let mut refuse = |message: String, spared: bool| {
             found.violations.push(Violation {
                 path: at.path.to_owned(),
                 place: if at.place.is_empty() {
@@ -156,26 +176,31 @@ impl Checker {
                 },
                 message,
                 ratchets,
+                spared,
             });
         };
         let kind = Types::of(value);
         if !schema.types.has(kind) {
-            refuse(format!("has to be {}", schema.types), true);
+            refuse(format!("has to be {}", schema.types), false);
             return;
         }
         let listed = schema.limits.enumeration.as_ref();
         if listed.is_some_and(|all| !all.contains(value)) {
-            refuse("is not one of the allowed values".to_owned(), true);
+            refuse("is not one of the allowed values".to_owned(), false);
         }
         for message in self.limits(&schema.limits, value) {
+            refuse(message, false);
+        }
+        for message in self.number_formats(&schema.limits, value) {
             refuse(message, true);
         }
         if let Value::Array(items) = value
             && let Some(message) = unique(&schema.list, items)
         {
-            refuse(message, false);
+            refuse(message, true);
         }
-        if !self.choices(schema, value) {
+        // A null meets every combination: the server looks at its type and at listed values alone.
+        if kind != Types::NULL && !self.choices(schema, value) {
             refuse("does not meet anyOf, oneOf or not".to_owned(), false);
         }
         if !schema.rules.is_empty() && !schema.unstructured {
@@ -208,28 +233,26 @@ impl Checker {
         at: &Place<'_>,
         found: &mut Found<'v>,
     ) {
-        let mut missing: Vec<&str> = schema
-            .required
-            .iter()
-            .map(String::as_str)
-            .filter(|name| !fields.contains_key(*name))
-            .collect();
-        if schema.embedded {
-            missing.extend(["apiVersion", "kind"].into_iter().filter(|name| {
-                !schema.required.contains(*name)
-                    && fields
-                        .get(*name)
-                        .and_then(Value::as_str)
-                        .is_none_or(str::is_empty)
-            }));
-        }
-        for name in missing {
+        let required = schema.required.iter().map(String::as_str);
+        let required = required.filter(|name| !fields.contains_key(*name));
+        // What makes a whole object of an embedded one is looked at apart, and that does not ratchet.
+        let of_embedded = ["apiVersion", "kind"].into_iter().filter(|name| {
+            let text = fields.get(*name).and_then(Value::as_str);
+            schema.embedded && text.is_none_or(str::is_empty)
+        });
+        let named: BTreeSet<&str> = of_embedded.clone().collect();
+        let missing = required
+            .filter(|name| !named.contains(name))
+            .map(|name| (name, !at.path.is_empty()))
+            .chain(of_embedded.map(|name| (name, false)));
+        for (name, ratchets) in missing {
             let step = render(&[Step::Field(name)]);
             found.violations.push(Violation {
                 path: format!("{}{step}", at.path),
                 place: format!("{}{step}", at.place),
                 message: "is required".to_owned(),
-                ratchets: true,
+                ratchets,
+                spared: false,
             });
         }
         for (name, value) in fields {
@@ -266,7 +289,7 @@ impl Checker {
                     }
                 }
                 for name in &limits.formats {
-                    if !format::matches(name, text) {
+                    if self.checks_format(name) && !format::matches(name, text) {
                         broken.push(format!("does not have the format {name}"));
                     }
                 }
@@ -285,6 +308,28 @@ impl Checker {
             _ => {}
         }
         broken
+    }
+
+    /// Servers that check these let a stored value pass.
+    fn number_formats(&self, limits: &Limits, value: &Value) -> Vec<String> {
+        let Some(number) = Number::from_json(value) else {
+            return Vec::new();
+        };
+        let fits = |format: &str| match (format, number) {
+            ("int32", Number::Whole(whole)) => i32::try_from(whole).is_ok(),
+            ("int32", Number::Real(_)) => false,
+            ("float", number) => number.as_f64().abs() <= f64::from(f32::MAX),
+            _ => true,
+        };
+        let checked = limits.formats.iter().filter(|format| self.checks_format(format));
+        checked
+            .filter(|format| !fits(format))
+            .map(|format| format!("{number} does not have the format {format}"))
+            .collect()
+    }
+
+    fn checks_format(&self, format: &str) -> bool {
+        self.server.is_none_or(|server| server.checks_format(format))
     }
 
     /// Nothing if the pattern is not understood; it is counted, not guessed.
@@ -326,16 +371,6 @@ fn numbers(limits: &Limits, number: Number, broken: &mut Vec<String>) {
     }
     if limits.multiples.iter().any(|step| !number.is_multiple_of(*step)) {
         broken.push(format!("{number} is not a multiple of what is asked for"));
-    }
-    let fits_int32 = match number {
-        Number::Whole(whole) => i32::try_from(whole).is_ok(),
-        Number::Real(_) => false,
-    };
-    if limits.formats.contains("int32") && !fits_int32 {
-        broken.push(format!("{number} does not fit into 32 bits"));
-    }
-    if limits.formats.contains("float") && number.as_f64().abs() > f64::from(f32::MAX) {
-        broken.push(format!("{number} does not fit into a float"));
     }
 }
 

@@ -37,7 +37,8 @@ fn a_rule_is_met_or_broken() {
             path: ".a".into(),
             place: ".a".into(),
             message: "breaks the rule self % 2 == 0".into(),
-            ratchets: true
+            ratchets: true,
+            spared: false
         }
     );
 }

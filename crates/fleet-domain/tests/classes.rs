@@ -1,0 +1,273 @@
+//! What a change does, and to whom: the class of a finding, which may depend on the server.
+
+// Helpers of tests, where a panic is a failed test.
+#![allow(clippy::unwrap_used)]
+
+use gantry_fleet_domain::crd_diff::{
+    Class, Crd, Impact, Kind, Options, Prover, Report, ServerVersion, compare,
+};
+use rstest::rstest;
+use serde_json::{Value, json};
+
+fn whole(root: Value) -> Crd {
+    Crd::parse(&json!({
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": "things.example.com"},
+        "spec": {
+            "group": "example.com", "scope": "Namespaced", "names": {"plural": "things", "kind": "Thing"},
+            "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": root}}],
+        },
+    }))
+    .unwrap()
+}
+
+fn field(schema: &Value) -> Crd {
+    whole(
+        json!({"type": "object", "properties": {"spec": {"type": "object", "properties": {"a": schema, "b": {"type": "string"}}}}}),
+    )
+}
+
+fn forward(old: &Crd, new: &Crd, server: &str) -> Report {
+    let options = Options {
+        forward: true,
+        server: server.parse::<ServerVersion>().ok(),
+        ..Options::default()
+    };
+    compare(std::slice::from_ref(old), std::slice::from_ref(new), &options)
+}
+
+type Said<'a> = (Kind, Class, &'a str);
+
+/// What matters of a report.
+fn said(report: &Report) -> Vec<Said<'_>> {
+    let matters = report
+        .findings
+        .iter()
+        .filter(|finding| finding.impact < Impact::Warning);
+    matters
+        .map(|finding| (finding.kind, finding.class, finding.path.as_str()))
+        .collect()
+}
+
+fn open() -> Value {
+    json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true})
+}
+
+fn open_with(name: &str, value: Value) -> Value {
+    let mut schema = open();
+    schema[name] = value;
+    schema
+}
+
+/// Under a parent that keeps everything, a schema for a field refuses what has another shape, and prunes what is inside.
+#[rstest]
+#[case::text(
+    open_with("properties", json!({"x": {"type": "string"}})), "",
+    &[(Kind::FreeFieldTyped, Class::RejectsObjects, ".spec.a.x")])]
+#[case::open_object(
+    open_with("properties", json!({"x": open()})), "",
+    &[(Kind::FreeFieldTyped, Class::RejectsObjects, ".spec.a.x")])]
+#[case::object(
+    open_with("properties", json!({"x": {"type": "object", "properties": {"y": {"type": "string"}}}})), "",
+    &[(Kind::UnknownPruned, Class::DataLoss, ".spec.a.x"), (Kind::FreeFieldTyped, Class::RejectsObjects, ".spec.a.x")])]
+#[case::object_on_a_server_that_ratchets(
+    open_with("properties", json!({"x": {"type": "object"}})), "1.33",
+    &[(Kind::UnknownPruned, Class::DataLoss, ".spec.a.x"), (Kind::FreeFieldTyped, Class::Clients, ".spec.a.x")])]
+#[case::list_of_objects(
+    open_with("properties", json!({"x": {"type": "array", "items": {"type": "object"}}})), "",
+    &[(Kind::UnknownPruned, Class::DataLoss, ".spec.a.x"), (Kind::FreeFieldTyped, Class::RejectsObjects, ".spec.a.x")])]
+#[case::list_of_texts(
+    open_with("properties", json!({"x": {"type": "array", "items": {"type": "string"}}})), "",
+    &[(Kind::FreeFieldTyped, Class::RejectsObjects, ".spec.a.x")])]
+#[case::inside_an_open_object(
+    open_with("properties", json!({"x": open_with("properties", json!({"y": {"type": "object"}}))})), "",
+    &[(Kind::UnknownPruned, Class::DataLoss, ".spec.a.x"), (Kind::FreeFieldTyped, Class::RejectsObjects, ".spec.a.x")])]
+#[case::map_of_objects(
+    json!({"type": "object", "additionalProperties": {"type": "object", "properties": {"y": {"type": "string"}}}}), "",
+    &[(Kind::UnknownPruned, Class::DataLoss, ".spec.a.*"), (Kind::FreeFieldTyped, Class::RejectsObjects, ".spec.a.*")])]
+#[case::map_of_anything(
+    json!({"type": "object", "additionalProperties": true}), "",
+    &[(Kind::UnknownPruned, Class::DataLoss, ".spec.a.*")])]
+#[case::map_of_open_objects(
+    json!({"type": "object", "additionalProperties": {"x-kubernetes-preserve-unknown-fields": true}}), "", &[])]
+fn typing_what_was_free(#[case] new: Value, #[case] server: &str, #[case] findings: &[Said<'_>]) {
+    let report = forward(&field(&open()), &field(&new), server);
+    assert_eq!(said(&report), findings);
+}
+
+/// `additionalProperties: true` keeps keys, and nothing of the objects below them.
+#[test]
+fn a_map_of_anything_empties_objects() {
+    let (old, new) = (
+        field(&open()),
+        field(&json!({"type": "object", "additionalProperties": true})),
+    );
+    let mut prover = Prover::new("here", Some(&old), &new, "v1", None).unwrap();
+    prover.put(
+        &json!({"metadata": {"name": "n"}, "spec": {"a": {"k": 1, "l": [{"p": 1}], "m": {"n": {"o": 1}}}}}),
+    );
+    let proof = prover.finish();
+    assert_eq!((proof.rejected, proof.pruned), (0, 1));
+    assert_eq!(
+        proof.objects[0].reasons,
+        [".spec.a.l[0].p is pruned", ".spec.a.m.n is pruned"]
+    );
+}
+
+/// A list that has equal entries passes on every server: old and new ones let what was there before be.
+#[rstest]
+#[case::set("", json!({"type": "array", "items": {"type": "string"}, "x-kubernetes-list-type": "set"}), json!(["p", "p"]))]
+#[case::set_on_an_old_server("1.20", json!({"type": "array", "items": {"type": "string"}, "x-kubernetes-list-type": "set"}), json!(["p", "p"]))]
+#[case::set_on_a_new_server("1.36", json!({"type": "array", "items": {"type": "string"}, "x-kubernetes-list-type": "set"}), json!(["p", "p"]))]
+#[case::map("1.20",
+    json!({"type": "array", "items": {"type": "object", "required": ["k"], "properties": {"k": {"type": "string"}}}, "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["k"]}),
+    json!([{"k": "p"}, {"k": "p"}]))]
+fn lists_whose_entries_have_to_differ(#[case] server: &str, #[case] new: Value, #[case] list: Value) {
+    let mut old = new.clone();
+    old.as_object_mut()
+        .unwrap()
+        .retain(|word, _| !word.starts_with("x-kubernetes-list"));
+    let (old, new) = (field(&old), field(&new));
+    assert_eq!(
+        said(&forward(&old, &new, server)),
+        [(Kind::ListTightened, Class::Clients, ".spec.a")]
+    );
+    let mut prover = Prover::new("here", Some(&old), &new, "v1", server.parse().ok()).unwrap();
+    prover.put(&json!({"metadata": {"name": "n"}, "spec": {"a": list}}));
+    let proof = prover.finish();
+    assert_eq!((proof.rejected, proof.rejected_when_changed), (0, 1));
+}
+
+/// Servers that ratchet let pass what is left alone. The whole object never is.
+#[rstest]
+#[case::limit("1.33", json!({"properties": {"spec": {"maxProperties": 1}}}), Kind::LimitTightened, Class::Clients, ".spec")]
+#[case::required("1.33", json!({"properties": {"spec": {"required": ["c"]}}}), Kind::RequiredAdded, Class::Clients, ".spec.c")]
+#[case::required_at_the_root("1.33", json!({"required": ["status"]}), Kind::RequiredAdded, Class::RejectsObjects, ".status")]
+#[case::rule_at_the_root("1.33", json!({"x-kubernetes-validations": [{"rule": "self.metadata.name.size() < 1"}]}), Kind::RuleAdded, Class::RejectsObjects, ".")]
+#[case::choice("1.33", json!({"properties": {"spec": {"oneOf": [{"required": ["a"]}, {"required": ["b"]}]}}}), Kind::ChoiceAdded, Class::Clients, ".spec")]
+#[case::choice_on_an_old_server("1.29", json!({"properties": {"spec": {"oneOf": [{"required": ["a"]}, {"required": ["b"]}]}}}), Kind::ChoiceAdded, Class::RejectsObjects, ".spec")]
+#[case::choice_at_the_root("1.33", json!({"not": {"required": ["spec"]}}), Kind::ChoiceAdded, Class::RejectsObjects, ".")]
+#[case::embedded("1.33", json!({"properties": {"spec": {"properties": {"e": {"x-kubernetes-embedded-resource": true}}}}}), Kind::EmbeddedAdded, Class::RejectsObjects, ".spec.e")]
+#[case::name("1.33", json!({"properties": {"metadata": {"type": "object", "properties": {"name": {"type": "string", "maxLength": 1}}}}}), Kind::LimitTightened, Class::Clients, ".metadata.name")]
+fn what_is_never_left_alone(
+    #[case] server: &str,
+    #[case] change: Value,
+    #[case] kind: Kind,
+    #[case] class: Class,
+    #[case] path: &str,
+) {
+    let text = json!({"type": "string"});
+    let old = json!({"type": "object", "properties": {
+        "spec": {"type": "object", "properties": {"a": text, "b": text, "c": text, "e": open()}},
+        "status": {"type": "object"},
+    }});
+    let mut new = old.clone();
+    extend(&mut new, &change);
+    let (old, new) = (whole(old), whole(new));
+    assert_eq!(said(&forward(&old, &new, server)), [(kind, class, path)]);
+    let mut prover = Prover::new("here", Some(&old), &new, "v1", server.parse().ok()).unwrap();
+    prover.put(&json!({"apiVersion": "example.com/v1", "kind": "Thing", "metadata": {"name": "name"}, "spec": {"a": "x", "b": "y", "e": {"x": 1}}}));
+    let proof = prover.finish();
+    let rejected = usize::from(class == Class::RejectsObjects) as u64;
+    assert_eq!(
+        (proof.rejected, proof.rejected_when_changed),
+        (rejected, 1 - rejected)
+    );
+}
+
+/// Puts the words of one schema into another, however deep.
+fn extend(schema: &mut Value, more: &Value) {
+    match more.as_object() {
+        Some(words) => words
+            .iter()
+            .for_each(|(word, value)| extend(&mut schema[word], value)),
+        None => *schema = more.clone(),
+    }
+}
+
+/// Formats of numbers are checked from 1.36 on, and by servers that let stored values be.
+#[rstest]
+#[case::integer("", json!({"type": "integer"}), json!({"type": "integer", "format": "int32"}), &[(Kind::NumberFormatAdded, Class::Clients, ".spec.a")])]
+#[case::not_checked("1.35", json!({"type": "integer"}), json!({"type": "integer", "format": "int32"}), &[])]
+#[case::checked("1.36", json!({"type": "integer"}), json!({"type": "integer", "format": "int32"}), &[(Kind::NumberFormatAdded, Class::Clients, ".spec.a")])]
+#[case::float("", json!({"type": "number"}), json!({"type": "number", "format": "float"}), &[(Kind::NumberFormatAdded, Class::Clients, ".spec.a")])]
+#[case::float_not_checked("1.28", json!({"type": "number"}), json!({"type": "number", "format": "float"}), &[])]
+#[case::number("1.36", json!({"type": "number"}), json!({"type": "number", "format": "int32"}), &[])]
+#[case::int_or_string("", json!({"x-kubernetes-int-or-string": true}), json!({"x-kubernetes-int-or-string": true, "format": "int32"}), &[])]
+#[case::within_bounds("", json!({"type": "integer", "minimum": 0, "maximum": 9}), json!({"type": "integer", "minimum": 0, "maximum": 9, "format": "int32"}), &[])]
+#[case::bounds_that_no_server_checked("", json!({"type": "integer", "format": "int32"}), json!({"type": "integer", "format": "int32", "maximum": 2_147_483_647}), &[(Kind::LimitTightened, Class::RejectsObjects, ".spec.a")])]
+#[case::bounds_that_were_checked("1.36", json!({"type": "integer", "format": "int32"}), json!({"type": "integer", "format": "int32", "maximum": 2_147_483_647}), &[])]
+#[case::names("1.33", json!({"type": "string"}), json!({"type": "string", "format": "k8s-short-name"}), &[])]
+#[case::names_checked("1.34", json!({"type": "string"}), json!({"type": "string", "format": "k8s-short-name"}), &[(Kind::FormatAdded, Class::Clients, ".spec.a")])]
+#[case::names_anywhere("", json!({"type": "string"}), json!({"type": "string", "format": "k8s-short-name"}), &[(Kind::FormatAdded, Class::RejectsObjects, ".spec.a")])]
+#[case::rules_before_rules("1.24", json!({"type": "string"}), json!({"type": "string", "x-kubernetes-validations": [{"rule": "self != 'x'"}]}), &[])]
+// No server counts so far: 1.20 refuses every number under this maximum, and so does 1.36.
+#[case::largest_of_64_bits("", json!({"type": "integer"}), json!({"type": "integer", "maximum": 9_223_372_036_854_775_807_i64}), &[(Kind::LimitTightened, Class::RejectsObjects, ".spec.a")])]
+fn by_what_a_server_checks(
+    #[case] server: &str,
+    #[case] old: Value,
+    #[case] new: Value,
+    #[case] findings: &[Said<'_>],
+) {
+    assert_eq!(said(&forward(&field(&old), &field(&new), server)), findings);
+}
+
+#[rstest]
+#[case::unknown("", (0, 1))]
+#[case::not_checked("1.35", (0, 0))]
+#[case::checked("1.36", (0, 1))]
+fn objects_with_large_numbers(#[case] server: &str, #[case] rejected: (u64, u64)) {
+    let (old, new) = (
+        field(&json!({"type": "integer"})),
+        field(&json!({"type": "integer", "format": "int32"})),
+    );
+    let mut prover = Prover::new("here", Some(&old), &new, "v1", server.parse().ok()).unwrap();
+    prover.put(&json!({"metadata": {"name": "n"}, "spec": {"a": 3_000_000_000_i64}}));
+    let proof = prover.finish();
+    assert_eq!((proof.rejected, proof.rejected_when_changed), rejected);
+}
+
+#[rstest]
+#[case::null_as_default(
+    json!({"type": "object", "properties": {"x": {"type": "string"}}}),
+    json!({"type": "object", "required": ["x"], "properties": {"x": {"type": "string", "default": null}}}),
+    &[(Kind::RequiredAdded, Class::RejectsObjects, ".spec.a.x")])]
+#[case::list_that_kept_what_is_in_its_entries(
+    json!({"type": "array", "x-kubernetes-preserve-unknown-fields": true, "items": {"type": "object", "properties": {"k": {"type": "string"}}}}),
+    json!({"type": "array", "items": {"type": "object", "properties": {"k": {"type": "string"}}}}),
+    &[(Kind::UnknownPruned, Class::DataLoss, ".spec.a[*]")])]
+#[case::lists_in_such_a_list(
+    json!({"type": "array", "x-kubernetes-preserve-unknown-fields": true, "items": {"type": "array", "items": {"type": "object"}}}),
+    json!({"type": "array", "items": {"type": "array", "items": {"type": "object"}}}),
+    &[(Kind::UnknownPruned, Class::DataLoss, ".spec.a[*][*]")])]
+#[case::fields_of_entries_were_never_kept(
+    json!({"type": "array", "x-kubernetes-preserve-unknown-fields": true, "items": {"x-kubernetes-preserve-unknown-fields": true, "type": "object", "properties": {"k": {"type": "object"}}}}),
+    json!({"type": "array", "items": {"x-kubernetes-preserve-unknown-fields": true, "type": "object", "properties": {"k": {"type": "object"}}}}),
+    &[])]
+#[case::null_among_choices(
+    json!({"type": "object", "nullable": true, "properties": {"x": {"type": "string"}, "y": {"type": "string"}}, "oneOf": [{"required": ["x"]}, {"required": ["y"]}]}),
+    json!({"type": "object", "nullable": true, "properties": {"x": {"type": "string"}, "y": {"type": "string"}, "z": {"type": "string"}}, "oneOf": [{"required": ["x"]}, {"required": ["y"]}, {"required": ["z"]}]}),
+    &[])]
+fn small_words(#[case] old: Value, #[case] new: Value, #[case] findings: &[Said<'_>]) {
+    assert_eq!(said(&forward(&field(&old), &field(&new), "")), findings);
+}
+
+/// `metadata` is there with or without a schema, which may limit the name in it.
+#[rstest]
+#[case::limited(json!({"type": "object"}), json!({"type": "object", "properties": {"name": {"type": "string", "maxLength": 9}}}), &[(Kind::LimitTightened, Class::RejectsObjects, ".metadata.name")])]
+#[case::limited_where_nothing_was(json!(null), json!({"type": "object", "properties": {"name": {"type": "string", "pattern": "^x"}}}), &[(Kind::PatternAdded, Class::RejectsObjects, ".metadata.name")])]
+#[case::limited_more(json!({"type": "object", "properties": {"name": {"type": "string", "maxLength": 9}}}), json!({"type": "object", "properties": {"name": {"type": "string", "maxLength": 8}}}), &[(Kind::LimitTightened, Class::RejectsObjects, ".metadata.name")])]
+#[case::limited_as_all_names_are(json!({"type": "object"}), json!({"type": "object", "properties": {"name": {"type": "string", "minLength": 1, "maxLength": 253}}}), &[])]
+#[case::freed(json!({"type": "object", "properties": {"name": {"type": "string", "maxLength": 9}}}), json!({"type": "object"}), &[])]
+#[case::gone(json!({"type": "object", "properties": {"name": {"type": "string", "maxLength": 9}}}), json!(null), &[])]
+fn names_of_objects(#[case] old: Value, #[case] new: Value, #[case] findings: &[Said<'_>]) {
+    let with = |metadata: Value| {
+        let mut properties = json!({"spec": {"type": "object"}});
+        if !metadata.is_null() {
+            properties["metadata"] = metadata;
+        }
+        whole(json!({"type": "object", "properties": properties}))
+    };
+    assert_eq!(said(&forward(&with(old), &with(new), "")), findings);
+}
