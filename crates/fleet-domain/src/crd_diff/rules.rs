@@ -145,11 +145,17 @@ impl Fields for Stored<'_> {
 
     fn is_always_there(&self, field: &str) -> bool {
         let kept = self.new.keeps(field) && self.old.keeps(field);
+        // A null is as good as nothing to a rule, and neither dropped nor replaced by a default.
+        let may_be_null = |schema: &Schema| {
+            let property = schema.properties.get(field).or(schema.additional.as_deref());
+            property.is_none_or(|property| property.nullable)
+        };
         let filled = |schema: &Schema| {
             let property = schema.properties.get(field);
             property.is_some_and(|property| property.default.is_some())
         };
-        filled(self.new) || (kept && self.old.demands(field))
+        let taken = self.old.keeps(field) && may_be_null(self.old) && may_be_null(self.new);
+        !taken && (filled(self.new) || (kept && self.old.demands(field)))
     }
 
     fn is_never(&self, field: &str, text: &str) -> bool {
