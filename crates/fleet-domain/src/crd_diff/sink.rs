@@ -112,25 +112,13 @@ impl<'a> Sink<'a> {
     }
 
     /// A finding at a child of that place.
-    pub fn add_child(
-        &mut self,
-        kind: Kind,
-        step: Step<'a>,
-        before: impl Display,
-        after: impl Display,
-    ) {
+    pub fn add_child(&mut self, kind: Kind, step: Step<'a>, before: impl Display, after: impl Display) {
         self.enter(step);
         self.add(kind, before, after);
         self.leave();
     }
 
-    pub fn add_at(
-        &mut self,
-        kind: Kind,
-        path: impl Display,
-        before: impl Display,
-        after: impl Display,
-    ) {
+    pub fn add_at(&mut self, kind: Kind, path: impl Display, before: impl Display, after: impl Display) {
         if !self.has_room(kind) {
             return;
         }
@@ -172,6 +160,13 @@ impl<'a> Sink<'a> {
         if let Some(last) = self.last() {
             last.impact = Impact::Undecidable;
             last.undecidable = Some(reason.into());
+        }
+    }
+
+    /// Says of the last finding that it is sure to break something.
+    pub fn breaking(&mut self) {
+        if let Some(last) = self.last() {
+            last.impact = Impact::Breaking;
         }
     }
 

@@ -14,6 +14,7 @@ use super::{
     rules,
     schema::{ListType, Schema, Types},
     sink::{Sink, Step},
+    witness::Model,
 };
 
 /// Where a schema stands, which decides what happens to a null.
@@ -31,6 +32,7 @@ struct Stand {
 pub struct Work {
     fuel: Fuel,
     patterns: Budget,
+    model: Model,
 }
 
 /// Among more fields nobody looks for one that was renamed.
@@ -59,15 +61,17 @@ fn node<'a>(sink: &mut Sink<'a>, old: &'a Schema, new: &'a Schema, stand: Stand,
     }
     null(sink, old, new, stand);
     let shared = limits::compare(sink, old, new, &mut work.patterns);
+    let around = work.model.enter(old, new, || sink.path());
     if shared.has(Types::OBJECT) {
         object(sink, old, new, stand, work);
     }
     if shared.has(Types::ARRAY) {
         list(sink, old, new, work);
     }
+    work.model.leave(around);
     if !shared.is_empty() {
         choices::compare(sink, old, new, &mut work.fuel);
-        rules::compare(sink, old, new);
+        rules::compare(sink, old, new, stand.root, &mut work.model);
     }
 }
 
