@@ -175,3 +175,16 @@ fn rules_that_move() {
     let down = report(&with(field, &above), &with(ruled, &[]));
     assert_eq!(down.forward, Some(Verdict::Undecidable));
 }
+
+/// Listed values are put to a new combination one by one.
+#[rstest]
+#[case::split(json!({"anyOf": [{"enum": ["a"]}, {"enum": ["b"]}]}), Verdict::Safe)]
+#[case::patterns(json!({"anyOf": [{"pattern": "^a$"}, {"pattern": "^b$"}]}), Verdict::Safe)]
+#[case::one_is_missing(json!({"anyOf": [{"pattern": "^a$"}, {"pattern": "^c$"}]}), Verdict::Breaking)]
+#[case::both_at_once(json!({"oneOf": [{"pattern": "^[ab]$"}, {"pattern": "^b$"}]}), Verdict::Breaking)]
+fn listed_values_under_a_combination(#[case] mut new: Value, #[case] verdict: Verdict) {
+    new["type"] = "string".into();
+    let side = |field: Value| json!({"type": "object", "properties": {"a": field}});
+    let old = json!({"type": "string", "enum": ["a", "b"]});
+    assert_eq!(report(&side(old), &side(new)).forward, Some(verdict));
+}
