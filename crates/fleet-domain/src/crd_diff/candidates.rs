@@ -364,10 +364,8 @@ impl Maker<'_> {
         } else {
             self.checker.check_part(place.old, &value)
         };
-        let width = place.old.properties.len() as u64;
-        *self.left = self
-            .left
-            .saturating_sub(self.checker.spent() - spent + width + 10);
+        let costs = self.checker.spent() - spent + 2 * cost(place.old, &value);
+        *self.left = self.left.saturating_sub(costs);
         found.len()
     }
 
@@ -441,6 +439,26 @@ impl Maker<'_> {
                 values.list.into_iter().find(|value| !value.is_null())
             }
         }
+    }
+}
+
+/// What it takes to fill in and check a value: fields that it has, and fields that it could have.
+pub fn cost(schema: &Schema, value: &Value) -> u64 {
+    match value {
+        Value::Object(fields) => {
+            let children = fields.iter().map(|(name, value)| {
+                let child = schema.properties.get(name).or(schema.additional.as_deref());
+                child.map_or(1, |child| cost(child, value))
+            });
+            (1 + schema.properties.len() + schema.required.len()) as u64 + children.sum::<u64>()
+        }
+        Value::Array(items) => {
+            let entries = items
+                .iter()
+                .map(|item| schema.items.as_deref().map_or(1, |entry| cost(entry, item)));
+            1 + entries.sum::<u64>()
+        }
+        _ => 1,
     }
 }
 

@@ -5,7 +5,7 @@
 use serde_json::Value;
 
 use super::{
-    candidates::{MAX_VALUES, Maker, Place, Values},
+    candidates::{MAX_VALUES, Maker, Place, Values, cost},
     object::{
         Checker,
         cel::{Due, Rules},
@@ -18,7 +18,7 @@ use super::{
 };
 
 /// How much is tried for one pair of definitions: about steps of rules.
-const MAX_WORK: u64 = 20_000_000;
+const MAX_WORK: u64 = 5_000_000;
 /// What it takes to try one value, beside the rules.
 const TRY: u64 = 20;
 /// How many values are altered until the old schema takes them.
@@ -104,9 +104,10 @@ impl Model {
                 answer = Answer::NotFound;
                 break;
             }
-            self.left = self.left.saturating_sub(TRY + width(pair));
             let mut stored = value.clone();
             fill_in(pair.old, &mut stored);
+            let costs = cost(pair.old, &stored) + cost(pair.new, &stored);
+            self.left = self.left.saturating_sub(TRY + 2 * costs);
             if !self.may_be(pair, &stored, &beside, choices.as_ref()) {
                 continue;
             }
@@ -365,10 +366,6 @@ fn paths(reads: &Reads, path: &str, all: &mut Vec<String>) {
     if reads.opaque || (reads.fields.is_empty() && reads.items.is_none()) {
         all.push(path.to_owned());
     }
-}
-
-fn width(pair: Pair<'_>) -> u64 {
-    (pair.old.properties.len() + pair.new.properties.len()) as u64
 }
 
 fn example(value: &Value) -> String {
