@@ -257,6 +257,22 @@ impl Server {
         self.checker.accepts(&self.schema, &object).then_some(object)
     }
 
+    /// The same, with rules.
+    fn store_with_rules(&mut self, value: &Value) -> Option<Value> {
+        let object = self.store(value)?;
+        self.checker
+            .check(&self.schema, &object)
+            .is_empty()
+            .then_some(object)
+    }
+
+    fn takes_with_rules(&mut self, object: &Value) -> bool {
+        let mut object = object.clone();
+        let lost = !prune(&self.schema, &mut object, false).is_empty();
+        fill_in(&self.schema, &mut object);
+        !lost && self.checker.check(&self.schema, &object).is_empty()
+    }
+
     /// What a stored object comes to: whether fields are lost, and whether it is refused.
     fn meet(&mut self, object: &Value) -> (bool, bool) {
         let mut object = object.clone();
@@ -384,6 +400,94 @@ fn anything() -> impl Strategy<Value = Value> {
     })
 }
 
+/// What rules may say of three fields and a list.
+fn rule() -> impl Strategy<Value = String> {
+    let value = || prop::sample::select(vec!["x", "y", "z"]);
+    let atom =
+        (prop::sample::select(&NAMES[..3]), value(), 0..9_u8).prop_map(|(name, value, how)| match how {
+            0 | 1 => format!("has(self.{name})"),
+            2 => format!("!has(self.{name})"),
+            3 => format!("self.{name} == '{value}'"),
+            4 => format!("self.{name} != '{value}'"),
+            5 => format!("self.{name} in ['x', '{value}']"),
+            6 => format!("self.?{name}.orValue('y') == '{value}'"),
+            7 => format!("(!has(self.l) || self.l.all(e, e != '{value}'))"),
+            _ => format!("(has(self.l) && self.l.filter(e, e == '{value}').size() <= 1)"),
+        });
+    atom.prop_recursive(2, 8, 3, |inner| {
+        prop_oneof![
+            (inner.clone(), inner.clone()).prop_map(|(a, b)| format!("({a} || {b})")),
+            (inner.clone(), inner.clone()).prop_map(|(a, b)| format!("({a} && {b})")),
+            inner.clone().prop_map(|a| format!("!({a})")),
+            (inner.clone(), inner.clone(), inner).prop_map(|(a, b, c)| format!("({a} ? {b} : {c})")),
+        ]
+    })
+}
+
+fn ruled() -> impl Strategy<Value = Value> {
+    let values = vec![
+        json!(["x"]),
+        json!(["x", "y"]),
+        json!(["x", "y", "z"]),
+        Value::Null,
+    ];
+    let field = (prop::sample::select(values), 0..4_u8, 0..6_u8).prop_map(|(values, default, null)| {
+        let mut field = json!({"type": "string"});
+        if !values.is_null() {
+            field["enum"] = values;
+        }
+        if default == 0 {
+            field["default"] = "x".into();
+        }
+        if null == 0 {
+            field["nullable"] = true.into();
+        }
+        field
+    });
+    let fields = prop::collection::vec(field, 3);
+    let rules = prop::collection::vec(rule(), 0..3);
+    (fields, rules, prop::sample::subsequence(&NAMES[..3], 0..2)).prop_map(|(fields, rules, required)| {
+        let rules: Vec<Value> = rules.iter().map(|rule| json!({"rule": rule})).collect();
+        let named = NAMES.iter().zip(fields);
+        let mut properties: Map<String, Value> = named.map(|(name, field)| ((*name).to_owned(), field)).collect();
+        properties.insert("l".to_owned(), json!({"type": "array", "items": {"type": "string"}}));
+        json!({"type": "object", "properties": properties, "required": required, "x-kubernetes-validations": rules})
+    })
+}
+
+/// Two schemas that differ in a field, a default or some of their rules.
+fn ruled_pair() -> impl Strategy<Value = (Value, Value)> {
+    let name = prop::sample::select(&NAMES[..3]);
+    (ruled(), ruled(), rule(), name, 0..6_u8).prop_map(|(mut old, other, rule, name, how)| {
+        let mut new = old.clone();
+        let rules = "x-kubernetes-validations";
+        match how {
+            0 => new["properties"][name] = other["properties"][name].clone(),
+            1 => new["properties"][name]["default"] = "x".into(),
+            2 => new[rules] = other[rules].clone(),
+            3 => {
+                if let Some(first) = new.pointer_mut("/x-kubernetes-validations/0/rule") {
+                    *first = format!("{} || {rule}", first.as_str().unwrap()).into();
+                }
+            }
+            4 => {
+                old["properties"].as_object_mut().unwrap().remove(name);
+                old["required"]
+                    .as_array_mut()
+                    .unwrap()
+                    .retain(|required| required != name);
+                // A server takes no rule about a field that is not there.
+                let written = old[rules].to_string();
+                if written.contains(&format!(".{name}")) || written.contains(&format!(".?{name}")) {
+                    old[rules] = json!([]);
+                }
+            }
+            _ => new[rules].as_array_mut().unwrap().push(json!({"rule": rule})),
+        }
+        (old, new)
+    })
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
@@ -434,6 +538,33 @@ proptest! {
         let versions = |v: &Value| json!({"metadata": {"name": "x"}, "spec": {"versions": [v]}});
         if let (Ok(old), Ok(new)) = (Crd::parse(&versions(&old)), Crd::parse(&versions(&new))) {
             let _ = compare(&[old], &[new], &options);
+        }
+    }
+}
+
+proptest! {
+    // Many values are tried for each.
+    #![proptest_config(ProptestConfig { failure_persistence: None, cases: 160, ..ProptestConfig::default() })]
+
+    /// Whatever rules say, an object that is refused from now on was told of.
+    #[test]
+    fn what_rules_refuse_was_said((old, new) in ruled_pair()) {
+        let safe = report(&old, &new).forward == Some(Verdict::Safe);
+        let texts = [None, Some(json!("x")), Some(json!("y")), Some(json!("w")), Some(Value::Null)];
+        let lists = [None, Some(json!([])), Some(json!(["x", "x"])), Some(json!(["y", "z", "z"]))];
+        let (mut before, mut after) = (Server::new(&old), Server::new(&new));
+        // There is nothing to be shown of what is not called safe.
+        for number in 0..if safe { texts.len().pow(3) * lists.len() } else { 0 } {
+            let mut object = Map::new();
+            let mut rest = number;
+            for (name, values) in NAMES.iter().zip([&texts[..], &texts, &texts]).chain([(&"l", &lists[..])]) {
+                if let Some(value) = &values[rest % values.len()] {
+                    object.insert((*name).to_owned(), value.clone());
+                }
+                rest /= values.len();
+            }
+            let Some(stored) = before.store_with_rules(&Value::Object(object)) else { continue };
+            prop_assert!(after.takes_with_rules(&stored), "{stored} is refused by {new}, was {old}");
         }
     }
 }

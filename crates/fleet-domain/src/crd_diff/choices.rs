@@ -5,12 +5,17 @@
 
 use super::{
     kind::Kind,
+    object::Checker,
+    pattern,
     schema::{Choices, Count, ListType, Schema, Types},
     sink::Sink,
 };
 
 /// Branches are compared each with each; beyond this it is not tried.
 const MAX_BRANCHES: usize = 64;
+
+/// More values of a list are not put to the branches.
+const MAX_LISTED: usize = 64;
 
 /// Branches within branches of one place; nobody writes so many by hand, and beyond this they are not looked at.
 const MAX_NESTED: usize = 4_000;
@@ -64,6 +69,14 @@ pub fn compare(sink: &mut Sink<'_>, old: &Schema, new: &Schema, fuel: &mut Fuel)
     };
     let after = without_unknown(&may_have, (*new.choices).clone());
     let before = &old.choices;
+    if fuel.is_left() && takes_all_listed(old, new, fuel) {
+        sink.add(
+            Kind::Loosened,
+            "listed values",
+            "a combination that takes them all",
+        );
+        return;
+    }
     let mut tightened = false;
     for group in &after.any {
         let mut groups = before.any.iter().chain(&before.one);
@@ -101,6 +114,38 @@ pub fn compare(sink: &mut Sink<'_>, old: &Schema, new: &Schema, fuel: &mut Fuel)
     if !tightened && !before.is_empty() {
         sink.add(Kind::Loosened, "a combination", "a wider one, or none");
     }
+}
+
+/// Where the old values are listed, each is put to the new branches: exact, whatever they say.
+fn takes_all_listed(old: &Schema, new: &Schema, fuel: &mut Fuel) -> bool {
+    let Some(listed) = &old.limits.enumeration else {
+        return false;
+    };
+    let branches = branches(new);
+    if listed.values.len() > MAX_LISTED
+        || branches > MAX_BRANCHES
+        || !fuel.burns(listed.values.len() * branches)
+    {
+        return false;
+    }
+    let alone = |schema: &Schema| {
+        let mut alone = Schema::empty();
+        alone.choices = (*schema.choices).clone().into();
+        alone
+    };
+    let (before, after) = (alone(old), alone(new));
+    let mut checker = Checker::with_patterns_to(pattern::MAX_LISTED_REGEX_BYTES);
+    let values = listed
+        .values
+        .iter()
+        .filter(|value| old.types.has(Types::of(value)));
+    let all = values
+        .filter(|value| checker.accepts(&before, value))
+        .cloned()
+        .collect::<Vec<_>>();
+    all.iter().all(|value| checker.accepts(&after, value))
+        && checker.skipped_patterns == 0
+        && checker.undecided().is_empty()
 }
 
 /// Takes one away for each branch, however deep; false when there are more.

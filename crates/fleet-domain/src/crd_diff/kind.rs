@@ -248,9 +248,9 @@ kinds! {
         "controllers that count on the value, owners of new objects"
         "Set the value in manifests, or treat an absent field as the old default."
     DefaultUnderChoice "default-under-choice" RejectsObjects Undecidable true
-        "The API server fills this value in before it validates, and the object it belongs to is checked with oneOf, not or a limit on its fields: one filled-in field more may break it."
+        "The API server fills this value in before it validates, and the object it belongs to is checked with oneOf, not, a limit on its fields or a rule: what is filled in may break it."
         "owners of objects that leave it out"
-        "Try it with --objects; waive the finding if the combination takes the filled-in field."
+        "Try it with --objects; waive the finding if the combination or the rule takes the filled-in field."
     ListLoosened "list-type-changed" Clients Warning false
         "Under server-side apply, entries of this list are owned and merged differently."
         "clients that use server-side apply, and several writers of one list"

@@ -5,6 +5,7 @@
 //! ([`schema`]), then walked side by side once. Hostile input is bounded everywhere: depth, findings, patterns (never run
 //! by a backtracking engine), combinations.
 
+mod candidates;
 mod choices;
 mod crd;
 mod definition;
@@ -20,14 +21,17 @@ pub mod object;
 mod parse;
 mod pattern;
 mod proof;
+mod reads;
 pub mod render;
 mod report;
 mod rules;
+mod scalars;
 pub mod schema;
 mod server;
 mod sink;
 mod waiver;
 mod walk;
+mod witness;
 mod words;
 
 pub use crd::{Conversion, Crd, Scale, Unreadable, Version, is_definition};

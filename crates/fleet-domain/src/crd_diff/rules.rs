@@ -1,5 +1,5 @@
-//! Compares CEL rules. Two expressions cannot be compared by what they mean; what can be told is said, and the rest is
-//! said to be undecidable.
+//! Compares CEL rules. What two expressions mean cannot be compared in general: what their text tells is said, then
+//! values are tried, and the rest is said to be undecidable.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
@@ -10,6 +10,7 @@ use super::{
     meaning::{self, Fields, Truth},
     schema::{Rule, Schema},
     sink::Sink,
+    witness::{Answer, Model, Pair},
 };
 
 /// Each new rule is compared with so many that went.
@@ -17,8 +18,8 @@ const MAX_COMPARED: usize = 16;
 /// More rules at one place are not looked into.
 const MAX_LOOKED_INTO: usize = 100;
 
-pub fn compare(sink: &mut Sink<'_>, old: &Schema, new: &Schema) {
-    if old.rules == new.rules {
+pub fn compare(sink: &mut Sink<'_>, old: &Schema, new: &Schema, root: bool, model: &mut Model) {
+    if new.rules.is_empty() && old.rules.is_empty() || old == new {
         return;
     }
     // Whether one of the old rules with this expression looks at new objects too.
@@ -26,21 +27,28 @@ pub fn compare(sink: &mut Sink<'_>, old: &Schema, new: &Schema) {
     for rule in &old.rules {
         *known.entry(&rule.expression).or_default() |= rule.optional_old_self;
     }
-    let is_known = |rule: &&Rule| match known.get(rule.expression.as_str()) {
+    let is_known = |rule: &Rule| match known.get(rule.expression.as_str()) {
         Some(optional) => !rule.optional_old_self || *optional,
         None => false,
     };
+    let pair = Pair { old, new, root };
     let mut gone = Gone::new(old, new);
     let removed = gone.rules.len();
-    let mut added = 0;
-    for rule in new.rules.iter().filter(|rule| !is_known(rule)) {
+    let look = new.rules.len() <= MAX_LOOKED_INTO;
+    let (mut added, mut lost) = (0, None);
+    for rule in &new.rules {
+        if is_known(rule) {
+            kept(sink, pair, rule, look, model);
+            continue;
+        }
         added += 1;
-        let meant = (new.rules.len() <= MAX_LOOKED_INTO).then(|| meaning::of(&rule.source));
+        let meant = look.then(|| meaning::of(&rule.source));
+        let about_changes = rule.transition && !rule.optional_old_self;
         if let Some(meant) = &meant
             && meaning::truth(meant, &Stored { old, new }, &[]) == Truth::True
         {
             sink.add(Kind::Loosened, "no rule", rule.expression.as_str());
-            sink.note("No stored object can break the rule.");
+            sink.note(HARMLESS);
             continue;
         }
         let wider_than = |other: &&Rule| {
@@ -49,7 +57,8 @@ pub fn compare(sink: &mut Sink<'_>, old: &Schema, new: &Schema) {
                     .as_ref()
                     .is_some_and(|meant| meaning::implies(&meaning::of(&other.source), meant))
         };
-        if let Some(before) = gone.take(wider_than) {
+        let by_text = about_changes || !model.minds_defaults(pair, rule);
+        if let Some(before) = gone.take(|other| by_text && wider_than(other)) {
             sink.add(
                 Kind::Loosened,
                 before.expression.as_str(),
@@ -57,23 +66,121 @@ pub fn compare(sink: &mut Sink<'_>, old: &Schema, new: &Schema) {
             );
             continue;
         }
-        match gone.take_counterpart(rule) {
-            Some(before) => {
-                sink.add(
-                    Kind::RuleChanged,
-                    before.expression.as_str(),
-                    rule.expression.as_str(),
-                );
-                sink.undecidable("what two CEL expressions let through cannot be compared by their text");
+        let answer = if look && !about_changes {
+            model.judge(pair, rule)
+        } else {
+            Answer::Unknown
+        };
+        let lost = *lost.get_or_insert_with(|| {
+            if removed > 0
+                || old.limits != new.limits
+                || (old.choices != new.choices && !old.choices.is_empty())
+            {
+                Lost::Here
+            } else if model.may_have_lost(&sink.path()) {
+                Lost::Around
+            } else {
+                Lost::Nothing
             }
-            None if rule.transition && !rule.optional_old_self => {
-                sink.add(Kind::TransitionRuleAdded, "no rule", rule.expression.as_str());
-            }
-            None => sink.add(Kind::RuleAdded, "no rule", rule.expression.as_str()),
-        }
+        });
+        came(sink, rule, answer, gone.take_counterpart(rule), lost);
     }
     if added == 0 && removed > 0 {
         sink.add(Kind::Loosened, format!("{removed} more rules"), "dropped");
+    }
+}
+
+const HARMLESS: &str = "No stored object can break the rule.";
+
+/// Where something went that may have refused what a new rule refuses.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Lost {
+    Nothing,
+    Here,
+    Around,
+}
+
+/// A rule that the old schema does not have, and what was found out about it.
+fn came(sink: &mut Sink<'_>, rule: &Rule, answer: Answer, before: Option<&Rule>, lost: Lost) {
+    let after = rule.expression.as_str();
+    let (kind, text) = match before {
+        Some(before) => (Kind::RuleChanged, before.expression.as_str()),
+        None if rule.transition && !rule.optional_old_self => (Kind::TransitionRuleAdded, "no rule"),
+        None => (Kind::RuleAdded, "no rule"),
+    };
+    match answer {
+        Answer::Safe if rule.transition => {
+            sink.add(Kind::TransitionRuleAdded, text, after);
+            sink.note("New objects that break it are refused too.");
+        }
+        Answer::Safe => {
+            sink.add(Kind::Loosened, text, after);
+            sink.note(HARMLESS);
+        }
+        Answer::Refuses(example) if lost == Lost::Around => {
+            sink.add(kind, text, after);
+            sink.undecidable(format!(
+                "the rule refuses {example}, and so may have done what went from a schema around it"
+            ));
+        }
+        Answer::Refuses(example) => {
+            sink.add(kind, text, after);
+            sink.breaking();
+            sink.note(&format!("For example {example}."));
+        }
+        Answer::RefusesAnew(example) => {
+            sink.add(kind, text, after);
+            sink.undecidable(format!(
+                "stored objects meet it, but {example} met the old schema with its old defaults, and breaks the rule"
+            ));
+        }
+        Answer::NotFound => {
+            sink.add(kind, text, after);
+            sink.undecidable("no value was found that breaks it, and not all values were tried");
+        }
+        Answer::Unknown if kind == Kind::RuleChanged => {
+            sink.add(kind, text, after);
+            sink.undecidable("what two CEL expressions let through cannot be compared by their text");
+        }
+        Answer::Unknown => {
+            sink.add(kind, text, after);
+            if lost != Lost::Nothing && kind == Kind::RuleAdded {
+                sink.undecidable(
+                    "something else that refused values went, and may have refused what the rule refuses",
+                );
+            }
+        }
+    }
+}
+
+/// A rule that the old schema has too: it may mind what defaults fill in now.
+fn kept(sink: &mut Sink<'_>, pair: Pair<'_>, rule: &Rule, look: bool, model: &mut Model) {
+    let about_changes = rule.transition && !rule.optional_old_self;
+    if about_changes || !model.minds_defaults(pair, rule) {
+        return;
+    }
+    let answer = if look {
+        model.judge(pair, rule)
+    } else {
+        Answer::Unknown
+    };
+    if answer == Answer::Safe {
+        return;
+    }
+    sink.add(
+        Kind::DefaultUnderChoice,
+        "other defaults",
+        rule.expression.as_str(),
+    );
+    match answer {
+        Answer::Refuses(example) => {
+            sink.breaking();
+            sink.note(&format!("For example {example}, with its defaults."));
+        }
+        Answer::RefusesAnew(example) => sink.undecidable(format!(
+            "stored objects meet it, but {example} met the rule with the old defaults, and breaks it with the new ones"
+        )),
+        _ => sink.undecidable("whether what is filled in breaks the rule depends on the object"),
     }
 }
 
@@ -145,11 +252,17 @@ impl Fields for Stored<'_> {
 
     fn is_always_there(&self, field: &str) -> bool {
         let kept = self.new.keeps(field) && self.old.keeps(field);
+        // A null is as good as nothing to a rule, and neither dropped nor replaced by a default.
+        let may_be_null = |schema: &Schema| {
+            let property = schema.properties.get(field).or(schema.additional.as_deref());
+            property.is_none_or(|property| property.nullable)
+        };
         let filled = |schema: &Schema| {
             let property = schema.properties.get(field);
             property.is_some_and(|property| property.default.is_some())
         };
-        filled(self.new) || (kept && self.old.demands(field))
+        let taken = self.old.keeps(field) && may_be_null(self.old) && may_be_null(self.new);
+        !taken && (filled(self.new) || (kept && self.old.demands(field)))
     }
 
     fn is_never(&self, field: &str, text: &str) -> bool {

@@ -184,6 +184,13 @@ impl<'a> Sink<'a> {
         }
     }
 
+    /// Says of the last finding that it is sure to break something.
+    pub fn breaking(&mut self) {
+        if let Some(last) = self.last() {
+            last.impact = Impact::Breaking;
+        }
+    }
+
     /// Adds a sentence to the last finding.
     pub fn note(&mut self, sentence: &str) {
         if let Some(last) = self.last() {

@@ -15,6 +15,7 @@ use super::{
     schema::{Count, ListType, Schema, Types},
     server::ServerVersion,
     sink::{Sink, Step},
+    witness::Model,
     words::{default_text, shape, shorten, shorten_fields},
 };
 
@@ -33,6 +34,7 @@ struct Stand {
 pub struct Work {
     fuel: Fuel,
     patterns: Budget,
+    model: Model,
 }
 
 /// Among more fields nobody looks for one that was renamed.
@@ -61,16 +63,18 @@ fn node<'a>(sink: &mut Sink<'a>, old: &'a Schema, new: &'a Schema, stand: Stand,
     }
     null(sink, old, new, stand);
     let shared = limits::compare(sink, old, new, &mut work.patterns);
+    let around = work.model.enter(old, new, || sink.path());
     if shared.has(Types::OBJECT) {
         object(sink, old, new, stand, work);
     }
     if shared.has(Types::ARRAY) {
         list(sink, old, new, work);
     }
+    work.model.leave(around);
     if !shared.is_empty() {
         choices::compare(sink, old, new, &mut work.fuel);
         if sink.may_be(ServerVersion::evaluates_rules) {
-            rules::compare(sink, old, new);
+            rules::compare(sink, old, new, stand.root, &mut work.model);
         }
     }
 }

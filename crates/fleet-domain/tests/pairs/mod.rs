@@ -279,6 +279,40 @@ pub const HOSTILE: &[Hostile] = &[
         },
     },
     Hostile {
+        name: "rules that are tried on values",
+        full: 6_000,
+        make: |n| {
+            let side = |rule: &str| {
+                with_fields((0..n).map(|i| {
+                    let fields: Map<String, Value> = (0..4).map(|i| (format!("f{i}"), json!({"type": "string"}))).collect();
+                    let rule = format!("{rule} || self.f0 == 'v{i}' || self.f2.matches('^a+$')");
+                    let node = json!({"type": "object", "properties": fields, "x-kubernetes-validations": [{"rule": rule}]});
+                    (format!("o{i}"), node)
+                }))
+            };
+            (side("has(self.f1)"), side("has(self.f3)"))
+        },
+    },
+    Hostile {
+        name: "rules above many defaults",
+        full: 9_000,
+        make: |n| {
+            let side = |default: &str| {
+                let fields: Map<String, Value> = (0..n)
+                    .map(|i| (format!("f{i}"), json!({"type": "string", "default": default})))
+                    .collect();
+                let rules: Vec<Value> =
+                    (0..n).map(|i| json!({"rule": format!("self.f{i} != self.f{} || self.f0 in ['a', 'b']", n - 1 - i)})).collect();
+                let inner =
+                    json!({"type": "object", "properties": fields, "x-kubernetes-validations": rules});
+                (0..20).fold(inner, |inner, _| {
+                    json!({"type": "object", "properties": {"a": inner}, "x-kubernetes-validations": [{"rule": "self.a == self.a.a"}]})
+                })
+            };
+            (document(side("a")), document(side("b")))
+        },
+    },
+    Hostile {
         name: "versions",
         full: 22_000,
         make: |n| {

@@ -132,6 +132,27 @@ impl Checker {
         found.violations
     }
 
+    /// Puts a value to the schema of a part of an object.
+    pub fn check_part(&mut self, schema: &Schema, value: &Value) -> Vec<Violation> {
+        let mut found = Found::default();
+        self.node(
+            schema,
+            value,
+            &Place {
+                path: ".",
+                place: ".",
+            },
+            &mut found,
+        );
+        self.rules(&mut found);
+        found.violations
+    }
+
+    /// How many steps rules have taken so far.
+    pub fn spent(&self) -> u64 {
+        self.rules.spent()
+    }
+
     fn rules(&mut self, found: &mut Found<'_>) {
         let otherwise_fine = found.violations.is_empty();
         self.rules.next_object();

@@ -31,7 +31,8 @@ use regex::Regex;
 use serde_json::Value as Json;
 
 pub use self::{
-    ast::{Expr, Op},
+    ast::{Expr, Loop, Op},
+    names::unescape,
     parse::parse,
 };
 
@@ -103,6 +104,11 @@ impl Rules {
         &self.transitions
     }
 
+    /// How many steps were taken so far.
+    pub fn spent(&self) -> u64 {
+        self.spent
+    }
+
     /// A new object is looked at.
     pub fn next_object(&mut self) {
         self.spent_on_object = 0;
@@ -136,6 +142,12 @@ impl Rules {
         known.times += 1;
     }
 
+    /// Whether a value meets one rule; nothing if that cannot be told.
+    pub fn meets(&mut self, rule: &Rule, due: &Due<'_>) -> Option<bool> {
+        self.next_object();
+        Some(due.value.is_null() || self.verdict(rule, due).ok()?.is_none())
+    }
+
     /// Nothing if the rule is met, or why it cannot be told.
     fn verdict(&mut self, rule: &Rule, due: &Due<'_>) -> Result<Option<Broken>, String> {
         let program = self.compiled(&rule.source);
@@ -167,7 +179,7 @@ impl Rules {
         }))
     }
 
-    fn compiled(&mut self, source: &str) -> Arc<Result<Expr, String>> {
+    pub fn compiled(&mut self, source: &str) -> Arc<Result<Expr, String>> {
         if let Some(known) = self.programs.get(source) {
             return known.clone();
         }
