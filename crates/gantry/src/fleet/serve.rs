@@ -208,7 +208,7 @@ pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
     } else {
         ([127, 0, 0, 1], 8080)
     };
-    let (database_url, mut postgres) = arguments.database.open().await?;
+    let (database_url, mut postgres) = arguments.database.keep().await?;
     let settings = Settings {
         address: arguments.address.unwrap_or_else(|| usual.into()),
         admin_address: Some(arguments.admin_address),
