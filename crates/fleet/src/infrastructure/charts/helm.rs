@@ -24,15 +24,15 @@ pub async fn template(helm: &Path, archive: Vec<u8>, values: &Value) -> Result<V
         .prefix("gantry-chart-")
         .permissions(std::os::unix::fs::PermissionsExt::from_mode(0o700))
         .tempdir()
-        .map_err(|_| failed("no folder for it"))?;
+        .map_err(|_| ChartError::NoHelm("no folder for it"))?;
     let chart = folder.path().join("chart.tgz");
     let file = folder.path().join("values.json");
     tokio::fs::write(&chart, archive)
         .await
-        .map_err(|_| failed("no room for it"))?;
+        .map_err(|_| ChartError::NoHelm("no room for the chart"))?;
     tokio::fs::write(&file, values.to_string())
         .await
-        .map_err(|_| failed("no room for it"))?;
+        .map_err(|_| ChartError::NoHelm("no room for the chart"))?;
     let mut child = Command::new(helm)
         .args(["template", "gantry"])
         .arg(&chart)
@@ -56,11 +56,11 @@ pub async fn template(helm: &Path, archive: Vec<u8>, values: &Value) -> Result<V
         .kill_on_drop(true)
         .process_group(0)
         .spawn()
-        .map_err(|_| failed("it cannot be started"))?;
+        .map_err(|_| ChartError::NoHelm("it cannot be started"))?;
     let (Some(stdout), Some(stderr)) = (child.stdout.take(), child.stderr.take()) else {
-        return Err(failed("it cannot be read"));
+        return Err(ChartError::NoHelm("it cannot be read"));
     };
-    confine(&child).map_err(|_| failed("it cannot be kept within limits"))?;
+    confine(&child).map_err(|_| ChartError::NoHelm("it cannot be kept within limits"))?;
     let (mut output, mut said) = (Vec::new(), Vec::new());
     let (mut stdout, mut stderr) = (stdout.take(MAX_OUTPUT + 1), stderr.take(1 << 20));
     // Its output is let go of as soon as it is too long, and with that Helm ends.
