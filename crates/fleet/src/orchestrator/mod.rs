@@ -10,6 +10,7 @@ pub mod operators;
 pub mod people;
 pub mod proof;
 pub mod reach;
+pub mod repositories;
 pub mod retention;
 pub mod schemas;
 mod sets;

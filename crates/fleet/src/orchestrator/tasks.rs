@@ -9,7 +9,7 @@ use tokio::sync::Semaphore;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use uuid::Uuid;
 
-use super::{Fleet, clusters, deployer, health, operators, reach, retention};
+use super::{Fleet, clusters, deployer, health, reach, repositories, retention};
 use crate::{
     Error,
     infrastructure::{
@@ -169,7 +169,7 @@ impl Shared {
         for row in operator_store::claim(&fleet.pool, fleet.holder, now, until, latest, most).await? {
             let fleet = fleet.clone();
             self.begin(async move {
-                let next = match operators::visit(&fleet, &row).await {
+                let next = match repositories::visit(&fleet, &row).await {
                     Ok(next) => next,
                     Err(error) => {
                         let error = &error as &dyn std::error::Error;
@@ -212,7 +212,7 @@ async fn rewrap(fleet: &Fleet) -> Result<(), Error> {
         }
     }
     for (id, sealed) in operator_store::wrapped_by_others(&fleet.pool, &current, MOST_REWRAPPED).await? {
-        let rewrapped = match fleet.keys.rewrap(operators::place(id), &sealed).await {
+        let rewrapped = match fleet.keys.rewrap(repositories::place(id), &sealed).await {
             Ok(rewrapped) => rewrapped,
             Err(error) => {
                 failure = Some(error);

@@ -151,6 +151,38 @@ async fn a_tag_of_a_registry_that_is_published_anew_is_read_anew(#[case] tells_d
     running.server.stop().await;
 }
 
+#[rstest]
+#[case::always_the_same(false)]
+#[case::another_each_time(true)]
+#[tokio::test]
+async fn a_registry_that_tells_other_digests_is_not_read_without_end(#[case] is_fickle: bool) {
+    let (running, repository) = (Running::start().await, Repository::start().await);
+    let admin = &running.admin;
+    repository.tells_digests.store(true, Ordering::SeqCst);
+    repository.tells_others.store(true, Ordering::SeqCst);
+    repository.is_fickle.store(is_fickle, Ordering::SeqCst);
+    repository.push("widget", "1.0.0", &[crd("widgets.example.com", json!({}))]);
+    let mut body = registration(&repository);
+    body["chartRepository"] = json!(repository.oci_url());
+    admin.post("/operators", &body).await.expect(201);
+    let read = || repository.manifests.load(Ordering::SeqCst);
+    // Once for itself, and once because what is told is not what was read.
+    until("it is read twice", async || (read() == 2).then_some(())).await;
+    version_is(admin, "Discovered", "").await;
+    tokio::time::sleep(std::time::Duration::from_secs(4)).await;
+    assert_eq!(read(), 2, "until the next interval");
+    // A person who asks is answered, once.
+    admin
+        .ask("post", "/operators/widget/refresh", None, &[])
+        .await
+        .expect(200);
+    let expected = if is_fickle { 3 } else { 2 };
+    until("it was asked again", async || (read() == expected).then_some(())).await;
+    tokio::time::sleep(std::time::Duration::from_secs(4)).await;
+    assert_eq!(read(), expected);
+    running.server.stop().await;
+}
+
 #[tokio::test]
 async fn other_values_render_other_definitions() {
     let folder = tempfile::tempdir().unwrap();
@@ -191,7 +223,8 @@ async fn a_chart_that_helm_refuses_still_brings_what_lies_open_in_it() {
     std::fs::set_permissions(&helm, std::fs::Permissions::from_mode(0o755)).unwrap();
     let running = Running::with(|settings| settings.helm = Some(helm)).await;
     let (admin, repository) = (&running.admin, Repository::start().await);
-    let template = "{{ required \"name the host\" .Values.host }}\nkind: CustomResourceDefinition\n".to_owned();
+    let template =
+        "{{ required \"name the host\" .Values.host }}\nkind: CustomResourceDefinition\n".to_owned();
     let files = [
         crd("widgets.example.com", json!({})),
         ("templates/x.yaml", template),
