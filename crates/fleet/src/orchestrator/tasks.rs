@@ -145,10 +145,11 @@ impl Shared {
     }
 
     async fn look_at_clusters(&self) -> Result<(), Error> {
-        for row in health::claim(&self.fleet, self.turns.available_permits()).await? {
+        let (claim, rows) = health::claim(&self.fleet, self.turns.available_permits()).await?;
+        for row in rows {
             let fleet = self.fleet.clone();
             self.begin(async move {
-                if let Err(error) = health::visit(&fleet, &row).await {
+                if let Err(error) = health::visit(&fleet, claim, &row).await {
                     let error = &error as &dyn std::error::Error;
                     tracing::warn!(
                         cluster = row.name,
@@ -183,7 +184,7 @@ impl Shared {
                 };
                 let next = time(fleet.now() + next);
                 // If that fails, it comes back when the claim ends.
-                let _ = operator_store::release(&fleet.pool, row.id, fleet.holder, next).await;
+                let _ = operator_store::release(&fleet.pool, row.id, fleet.holder, until, next).await;
             });
         }
         Ok(())

@@ -19,7 +19,7 @@ use gantry_fleet::{
     infrastructure::keys::{Keys, LocalKeys},
 };
 use gantry_fleet_domain::access::Role;
-use jiff::SignedDuration;
+use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
 const PLANTED: &str = "planted-s3cret-t0ken-that-must-not-show";
@@ -504,4 +504,57 @@ async fn many_clusters_are_looked_at_over_few_connections() {
     let taken = running.server.fleet.connections.slots.taken();
     assert!(taken <= 4, "{taken}");
     running.server.stop().await;
+}
+
+#[tokio::test]
+async fn a_look_that_began_before_a_change_does_not_count_after_it() {
+    use gantry_fleet::infrastructure::store::{
+        clusters::{self as store, Claim, Seen},
+        time,
+    };
+    let (running, cluster) = (Running::start().await, StandIn::start().await);
+    running
+        .admin
+        .post("/clusters", &cluster.registration("c", "t"))
+        .await
+        .expect(201);
+    // Nobody looks at it but us.
+    running.server.stop().await;
+    let pool = pool(&running.database_url).await;
+    let mut connection = pool.acquire().await.unwrap();
+    let (replica, now) = (uuid::Uuid::new_v4(), Timestamp::now());
+    let after = |seconds: i64| time(now + SignedDuration::from_secs(seconds));
+    let look = async |at: i64| {
+        let claim = Claim {
+            holder: replica,
+            until: after(at + 60),
+        };
+        let mut rows = store::claim(&pool, claim, after(at), after(100_000), 1).await.unwrap();
+        (claim, rows.pop().unwrap())
+    };
+    let seen = |health: &'static str| Seen {
+        kubernetes_version: None,
+        nodes: None,
+        latency_ms: None,
+        health,
+        reason: "Timeout",
+        message: String::new(),
+    };
+    let (before, row) = look(1000).await;
+    // A new kubeconfig comes, and the same replica looks again while the first look hangs.
+    store::update(&mut connection, &row, None, after(1001)).await.unwrap();
+    let write = async |connection: &mut sqlx::PgConnection, claim: Claim, health: &'static str| {
+        store::seen(connection, row.id, claim, &seen(health), after(1011), after(2000))
+            .await
+            .unwrap()
+    };
+    assert!(!write(&mut connection, before, "Unhealthy").await, "it lost its claim");
+    let (now, _) = look(1002).await;
+    assert!(!write(&mut connection, before, "Unhealthy").await, "the new one has it");
+    assert!(write(&mut connection, now, "Healthy").await);
+    let health: String = sqlx::query_scalar("select health from clusters")
+        .fetch_one(&mut *connection)
+        .await
+        .unwrap();
+    assert_eq!(health, "Healthy");
 }

@@ -466,14 +466,23 @@ pub async fn claim(
     .await
 }
 
-/// Gives a claimed operator back, to be asked again at `at`. Nothing happens when somebody else has it by now.
-pub async fn release(pool: &PgPool, id: Uuid, holder: Uuid, at: Time) -> Result<(), sqlx::Error> {
+/// Gives an operator back that was claimed until `until`, to be asked again at `at`. Nothing happens when another visit has
+/// it by now.
+pub async fn release(
+    pool: &PgPool,
+    id: Uuid,
+    holder: Uuid,
+    until: Time,
+    at: Time,
+) -> Result<(), sqlx::Error> {
     sqlx::query(
-        "update operators set refresh_holder = null, refresh_at = $3 where id = $1 and refresh_holder = $2",
+        "update operators set refresh_holder = null, refresh_at = $3
+         where id = $1 and refresh_holder = $2 and refresh_at = $4",
     )
     .bind(id)
     .bind(holder)
     .bind(at)
+    .bind(until)
     .execute(pool)
     .await
     .map(drop)
