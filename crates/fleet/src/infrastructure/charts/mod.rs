@@ -13,6 +13,7 @@ use gantry_fleet_domain::{crd_diff::is_definition, operator::Repository};
 use jiff::Timestamp;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
+use tokio::sync::Semaphore;
 
 use super::{
     http::{self, Credentials, HttpError},
@@ -96,11 +97,22 @@ impl Definitions {
 pub struct Charts {
     http: reqwest::Client,
     helm: Option<PathBuf>,
+    /// Of memory, for Helm.
+    share: u64,
+    /// Charts that are read at once: where there is little memory, one.
+    turns: Semaphore,
 }
 
 impl Charts {
-    pub fn new(http: reqwest::Client, helm: Option<PathBuf>) -> Self {
-        Self { http, helm }
+    /// With so much memory for this process, if that is limited.
+    pub fn new(http: reqwest::Client, helm: Option<PathBuf>, memory: Option<u64>) -> Self {
+        let share = helm::Share::of(memory);
+        Self {
+            http,
+            helm,
+            share: share.bytes,
+            turns: Semaphore::new(share.at_once),
+        }
     }
 
     /// Whether what a chart brings depends on values.
@@ -145,6 +157,8 @@ impl Charts {
         credentials: Option<&Credentials>,
     ) -> Result<Definitions, ChartError> {
         let (archive, digest) = self.fetch(repository, chart, version, credentials).await?;
+        // Held until it is read: packed and unpacked it takes memory here as well.
+        let _turn = self.turns.acquire().await;
         // Away from those who answer requests: a chart may be large, and may be made to be slow.
         let packed = archive.clone();
         let with_helm = self.helm.is_some();
@@ -153,7 +167,7 @@ impl Charts {
             .await
             .map_err(|_| ChartError::Archive("reading it failed".to_owned()))??;
         if templated && let Some(helm) = &self.helm {
-            let rendered = helm::template(helm, archive, values).await;
+            let rendered = helm::template(helm, archive, values, self.share).await;
             found.take_rendered(rendered)?;
         }
         found.digest = digest;
