@@ -170,7 +170,7 @@ pub struct SchemaUse {
     pub environment: String,
     pub may_be_used: bool,
     /// No: `ApprovalRequired`, `Rejected` or `StoredVersionRemoved`. Yes: `Compatible`, `Approved`, `Waived`,
-    /// `NotProduction`, `Deprecated` or `Removed`.
+    /// `UnknownSchema`, `NotProduction`, `Deprecated` or `Removed`.
     pub reason: String,
     /// What stands against it and what to do, or what to know.
     pub message: String,

@@ -2,7 +2,8 @@
 //!
 //! A breaking change needs somebody's approval before Production may have it, and an approval is for the step from one
 //! version to the next. So all steps count between what the environment's clusters run and what they shall run: a version
-//! that breaks nothing by itself does not carry the breaking one before it past the approval.
+//! that breaks nothing by itself does not carry the breaking one before it past the approval. A cluster that runs a schema
+//! that is none of these (edited by hand, too old, or forgotten) may be before any of them: all steps count then.
 
 use std::collections::BTreeMap;
 
@@ -10,6 +11,8 @@ use crate::{cluster::Environment, crd_policy::Approval};
 
 /// The reason where objects are stored in a version that goes.
 pub const STORED_VERSION_REMOVED: &str = "StoredVersionRemoved";
+/// The reason where no step stands against it, and the first one begins at a schema that nobody has compared.
+pub const UNKNOWN_SCHEMA: &str = "UnknownSchema";
 
 /// One schema of a definition, as the step from the one before it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -91,7 +94,24 @@ pub fn may_use(
     if !lost.is_empty() {
         return Decision::no(STORED_VERSION_REMOVED, lost_words(&lost));
     }
-    let taken = taken(wanted, steps, &here);
+    let strangers: Vec<&str> = here
+        .iter()
+        .filter(|cluster| cluster.position.is_none())
+        .map(|cluster| cluster.cluster.as_str())
+        .collect();
+    let mut decision = by_steps(name, environment, &taken(wanted, steps, &here), life);
+    if !strangers.is_empty() {
+        if decision.reason == COMPATIBLE {
+            decision.reason = UNKNOWN_SCHEMA;
+        }
+        decision.message.push_str(&strangers_words(&strangers));
+    }
+    decision
+}
+
+const COMPATIBLE: &str = "Compatible";
+
+fn by_steps(name: &str, environment: &Environment, taken: &[&Step], life: Life<'_>) -> Decision {
     let with = |approval: Approval| -> Vec<&Step> {
         taken
             .iter()
@@ -137,7 +157,7 @@ pub fn may_use(
         ),
         Life::Active => match (with(Approval::Approved), with(Approval::Waived)) {
             (approved, waived) if approved.is_empty() && waived.is_empty() => {
-                Decision::yes("Compatible", "it breaks nothing")
+                Decision::yes(COMPATIBLE, "it breaks nothing")
             }
             (approved, waived) if waived.is_empty() => Decision::yes(
                 "Approved",
@@ -154,8 +174,8 @@ pub fn may_use(
     }
 }
 
-/// The steps that a change to `wanted` takes: all after the oldest schema that runs here. Where nothing runs, or something
-/// unknown or newer, its own.
+/// The steps that a change to `wanted` takes: all after the oldest schema that runs here, and all there are where something
+/// runs that is unknown, since that may be older than any of them. Where nothing runs, or something newer, its own.
 fn taken<'s>(wanted: &'s Step, steps: &'s [Step], here: &[&Installed]) -> Vec<&'s Step> {
     if !here.is_empty()
         && here
@@ -164,11 +184,14 @@ fn taken<'s>(wanted: &'s Step, steps: &'s [Step], here: &[&Installed]) -> Vec<&'
     {
         return Vec::new();
     }
-    let oldest = here.iter().filter_map(|cluster| cluster.position).min();
-    let from = oldest.unwrap_or(i32::MAX).min(wanted.position - 1);
+    let known: Option<Vec<i32>> = here.iter().map(|cluster| cluster.position).collect();
+    let from = known.map(|positions| {
+        let oldest = positions.into_iter().min();
+        oldest.unwrap_or(i32::MAX).min(wanted.position - 1)
+    });
     let mut taken: Vec<&Step> = steps
         .iter()
-        .filter(|step| step.position > from && step.position <= wanted.position)
+        .filter(|step| from.is_none_or(|from| step.position > from) && step.position <= wanted.position)
         .collect();
     taken.sort_by_key(|step| step.position);
     taken
@@ -196,6 +219,15 @@ fn lost_words(lost: &BTreeMap<&str, Vec<&str>>) -> String {
         "objects may be stored in versions that it does not have: {}; the API server refuses it. Keep the version, or have \
          every object written again in the storage version and then take the old one out of status.storedVersions",
         each.join(", ")
+    )
+}
+
+fn strangers_words(clusters: &[&str]) -> String {
+    format!(
+        "; {} {} a schema that is none of the known versions, so all of them up to this one count, and what the step from \
+         it breaks is not known: compare it (gantry crds diff), or register it with the version that it is of",
+        some(clusters),
+        if clusters.len() == 1 { "runs" } else { "run" },
     )
 }
 
@@ -330,6 +362,44 @@ mod tests {
             cluster(Staging, Some(1), &["v1"]),
         ];
         assert_eq!(decide(&Production, &steps, &elsewhere).reason, "Compatible");
+    }
+
+    #[test]
+    fn a_schema_that_nobody_knows_may_be_older_than_all_that_breaks() {
+        let steps = [
+            step(1, Approval::NotRequired),
+            step(2, Approval::Pending),
+            step(3, Approval::NotRequired),
+        ];
+        let stranger = cluster(Production, None, &["v1"]);
+        let mut newer = cluster(Production, Some(3), &["v1"]);
+        "production-two".clone_into(&mut newer.cluster);
+        for installed in [vec![stranger.clone()], vec![newer, stranger.clone()]] {
+            let got = decide(&Production, &steps, &installed);
+            assert_eq!(
+                (got.may_be_used, got.reason),
+                (false, "ApprovalRequired"),
+                "{got:?}"
+            );
+            for word in ["2.0.0", "production-one runs a schema", "gantry crds diff"] {
+                assert!(got.message.contains(word), "{word}: {}", got.message);
+            }
+            assert!(!got.message.contains("production-two"), "{}", got.message);
+        }
+        // Elsewhere it stands against nothing here.
+        let elsewhere = [cluster(Staging, None, &["v1"])];
+        assert_eq!(decide(&Production, &steps, &elsewhere).reason, "Compatible");
+    }
+
+    #[rstest]
+    #[case(Approval::NotRequired, "UnknownSchema")]
+    #[case(Approval::Approved, "Approved")]
+    #[case(Approval::Waived, "Waived")]
+    fn a_step_that_nobody_compared_is_told(#[case] approval: Approval, #[case] reason: &str) {
+        let steps = [step(1, Approval::NotRequired), step(2, approval)];
+        let got = decide(&Production, &steps, &[cluster(Production, None, &["v1"])]);
+        assert_eq!((got.may_be_used, got.reason), (true, reason), "{got:?}");
+        assert!(got.message.contains("is not known"), "{}", got.message);
     }
 
     #[test]

@@ -86,6 +86,17 @@ pub fn has_update(current: Option<&str>, latest: Option<&str>) -> bool {
     }
 }
 
+/// Whether a version is kept: one of the newest, of which there are `most`, or one that is needed (the current one, the
+/// latest release), however old it is. `place` counts from the newest.
+pub fn is_kept(place: usize, version: &str, most: usize, needed: &[&str]) -> bool {
+    let parse = |text: &str| text.parse::<OperatorVersion>().ok();
+    place < most
+        || parse(version).is_some_and(|version| {
+            let mut needed = needed.iter().filter_map(|text| parse(text));
+            needed.any(|needed| needed == version)
+        })
+}
+
 #[cfg(test)]
 mod tests {
     use rstest::rstest;
@@ -100,6 +111,22 @@ mod tests {
     #[case(Some("nightly"), Some("1.0.0"), false)]
     fn updates(#[case] current: Option<&str>, #[case] latest: Option<&str>, #[case] expected: bool) {
         assert_eq!(has_update(current, latest), expected);
+    }
+
+    #[rstest]
+    #[case(0, "3.0.0", &[], true)]
+    #[case(1, "2.0.0", &["1.0.0"], true)]
+    #[case(2, "1.0.0", &[], false)]
+    #[case(2, "1.0.0", &["2.0.0", "v1.0.0"], true)]
+    #[case(3, "0.9.0", &["1.0.0"], false)]
+    #[case(3, "0.9.0", &["nightly"], false)]
+    fn what_is_kept(
+        #[case] place: usize,
+        #[case] version: &str,
+        #[case] needed: &[&str],
+        #[case] expected: bool,
+    ) {
+        assert_eq!(is_kept(place, version, 2, needed), expected);
     }
 
     #[test]

@@ -24,7 +24,7 @@ use crate::{
     infrastructure::{
         charts::Charts,
         database::{self, DatabaseError},
-        http,
+        http, memory,
         passwords::Passwords,
         tokens::{FileIssuer, TokenError, Verifier},
     },
@@ -148,7 +148,7 @@ async fn fleet(settings: &Settings, registry: &Registry) -> Result<Fleet, ServeE
             .map(|file| FileIssuer::open(file, issuer, audience))
             .transpose()?,
         passwords: Passwords::new()?,
-        charts: Charts::new(http, settings.helm.clone()),
+        charts: Charts::new(http, settings.helm.clone(), memory::limit()),
         signer,
         clock: settings.clock.clone(),
         metrics: Metrics::new(registry),

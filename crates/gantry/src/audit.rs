@@ -51,8 +51,7 @@ pub async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     let pool = database::connect(database::options(&url)?, 2);
     let result = verify(&pool, &arguments.since, key.as_ref()).await;
     pool.close().await;
-    // One that was running already is not ours to end.
-    if let Some(postgres) = postgres.filter(|postgres| postgres.process().is_some()) {
+    if let Some(postgres) = postgres {
         postgres.stop().await;
     }
     match result {

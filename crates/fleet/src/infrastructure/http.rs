@@ -1,7 +1,7 @@
 //! Asking strangers over HTTP: bounded in time and size, not led to addresses that are nobody's (a cloud's metadata
 //! service), and not from https to http.
 
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
 use futures::StreamExt as _;
 use gantry_fleet_domain::kubeconfig::is_nobodys;
@@ -65,19 +65,24 @@ pub fn client() -> Result<Client, reqwest::Error> {
         .build()
 }
 
-/// Resolves names, and leaves out addresses that are nobody's.
+/// Part of the message, by which the reason is known again.
+pub const NOBODYS: &str = "the name leads to addresses that are nobody's";
+
+/// The addresses of a name, without those that are nobody's.
+pub async fn resolve(name: &str) -> io::Result<std::vec::IntoIter<SocketAddr>> {
+    let found = tokio::net::lookup_host((name, 0)).await?;
+    let good: Vec<SocketAddr> = found.filter(|address| !is_nobodys(address.ip())).collect();
+    if good.is_empty() {
+        return Err(io::Error::other(NOBODYS));
+    }
+    Ok(good.into_iter())
+}
+
 struct Somebodys;
 
 impl Resolve for Somebodys {
     fn resolve(&self, name: Name) -> Resolving {
-        Box::pin(async move {
-            let found = tokio::net::lookup_host((name.as_str(), 0)).await?;
-            let good: Vec<SocketAddr> = found.filter(|address| !is_nobodys(address.ip())).collect();
-            if good.is_empty() {
-                return Err("no address that can be used".into());
-            }
-            Ok(Box::new(good.into_iter()) as Addrs)
-        })
+        Box::pin(async move { Ok(Box::new(resolve(name.as_str()).await?) as Addrs) })
     }
 }
 

@@ -2,6 +2,9 @@
 //! key that is not in the database: from a file or variable, or by Vault's transit engine, which never shows it.
 //!
 //! What was sealed for one row opens for no other: table, column and row are part of what is authenticated.
+//!
+//! One source wraps. Others beside it may still unwrap, until everything is under the one that wraps: so keys move from a
+//! file to Vault, from one key of Vault to another, and back.
 
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -23,7 +26,7 @@ pub enum KeyError {
     #[error("there is no key in it")]
     Empty,
     #[error(
-        "key {0} is not known any more: put it back into the key file, below the new one, until everything is rewrapped"
+        "key {0} is not known any more: give it again beside the new one (below it in the key file; a key of Vault with --vault-old-key) until everything is rewrapped"
     )]
     Unknown(String),
     #[error("the data does not open with this key: it was altered, or belongs to another row")]
@@ -122,35 +125,84 @@ enum Source {
     Vault(Vault),
 }
 
-/// Where keys come from.
+impl Source {
+    /// Whether it has a key of this name.
+    fn knows(&self, id: &str) -> bool {
+        match self {
+            Self::Local(keys) => local(keys).find(id).is_some(),
+            Self::Vault(vault) => vault.name() == id,
+        }
+    }
+
+    async fn unwrap(&self, place: Place, sealed: &Sealed) -> Result<Vec<u8>, KeyError> {
+        let id = &sealed.key_id;
+        match self {
+            Self::Local(keys) => {
+                let keys = local(keys);
+                let wrapping = keys.find(id).ok_or_else(|| KeyError::Unknown(id.clone()))?;
+                decrypt(wrapping, &wrap_context(place, id), &sealed.wrapped_key)
+            }
+            Self::Vault(vault) => Ok(vault.decrypt(&place.text(), &sealed.wrapped_key).await?),
+        }
+    }
+}
+
+fn local(keys: &RwLock<Arc<LocalKeys>>) -> Arc<LocalKeys> {
+    keys.read().unwrap_or_else(PoisonError::into_inner).clone()
+}
+
+/// Where keys come from: the first wraps, all of them unwrap.
 #[derive(Clone)]
-pub struct Keys(Arc<Source>);
+pub struct Keys {
+    first: Arc<Source>,
+    older: Vec<Arc<Source>>,
+}
 
 impl Keys {
     pub fn local(keys: LocalKeys) -> Self {
-        Self(Arc::new(Source::Local(RwLock::new(Arc::new(keys)))))
+        Self::of(Source::Local(RwLock::new(Arc::new(keys))))
     }
 
     pub fn vault(vault: Vault) -> Self {
-        Self(Arc::new(Source::Vault(vault)))
+        Self::of(Source::Vault(vault))
     }
 
-    /// Takes other keys from now on; what waits for the old ones still has them.
+    fn of(source: Source) -> Self {
+        Self {
+            first: Arc::new(source),
+            older: Vec::new(),
+        }
+    }
+
+    /// These unwrap as well.
+    #[must_use]
+    pub fn and_opens(mut self, others: Self) -> Self {
+        self.older.push(others.first);
+        self.older.extend(others.older);
+        self
+    }
+
+    fn sources(&self) -> impl Iterator<Item = &Source> {
+        std::iter::once(&self.first)
+            .chain(&self.older)
+            .map(|source| &**source)
+    }
+
+    /// Takes other keys from now on where they are local; what waits for the old ones still has them.
     pub fn replace(&self, keys: LocalKeys) {
-        if let Source::Local(current) = &*self.0 {
-            *current.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(keys);
+        let keys = Arc::new(keys);
+        for source in self.sources() {
+            if let Source::Local(current) = source {
+                *current.write().unwrap_or_else(PoisonError::into_inner) = keys.clone();
+            }
         }
     }
 
     /// The key that wraps now. Vault is asked: it can have been rotated at any time.
     pub async fn current(&self) -> Result<Current, KeyError> {
-        match &*self.0 {
+        match &*self.first {
             Source::Local(keys) => Ok(Current {
-                id: keys
-                    .read()
-                    .unwrap_or_else(PoisonError::into_inner)
-                    .name()
-                    .to_owned(),
+                id: local(keys).name().to_owned(),
                 prefix: Vec::new(),
             }),
             Source::Vault(vault) => Ok(Current {
@@ -188,9 +240,9 @@ impl Keys {
     }
 
     async fn wrap(&self, place: Place, key: &[u8; KEY_LEN]) -> Result<(Vec<u8>, String), KeyError> {
-        match &*self.0 {
+        match &*self.first {
             Source::Local(keys) => {
-                let keys = keys.read().unwrap_or_else(PoisonError::into_inner).clone();
+                let keys = local(keys);
                 let (id, wrapping) = keys.current();
                 Ok((encrypt(wrapping, &wrap_context(place, id), key)?, id.clone()))
             }
@@ -200,17 +252,11 @@ impl Keys {
 
     async fn unwrap(&self, place: Place, sealed: &Sealed) -> Result<[u8; KEY_LEN], KeyError> {
         let id = &sealed.key_id;
-        let bytes = match &*self.0 {
-            Source::Local(keys) => {
-                let keys = keys.read().unwrap_or_else(PoisonError::into_inner).clone();
-                let wrapping = keys.find(id).ok_or_else(|| KeyError::Unknown(id.clone()))?;
-                decrypt(wrapping, &wrap_context(place, id), &sealed.wrapped_key)?
-            }
-            Source::Vault(vault) if *id == vault.name() => {
-                vault.decrypt(&place.text(), &sealed.wrapped_key).await?
-            }
-            Source::Vault(_) => return Err(KeyError::Unknown(id.clone())),
-        };
+        let source = self
+            .sources()
+            .find(|source| source.knows(id))
+            .ok_or_else(|| KeyError::Unknown(id.clone()))?;
+        let bytes = source.unwrap(place, sealed).await?;
         bytes.try_into().map_err(|_| KeyError::DoesNotOpen)
     }
 }
@@ -305,6 +351,26 @@ mod tests {
         assert_eq!(ring.open(place(1), &rewrapped).await.unwrap(), b"secret");
         assert!(matches!(
             ring.open(place(1), &sealed).await,
+            Err(KeyError::Unknown(_))
+        ));
+    }
+
+    #[tokio::test]
+    async fn what_another_source_wrapped_moves_to_the_one_that_wraps() {
+        let (old, new) = (LocalKeys::generate().unwrap(), LocalKeys::generate().unwrap());
+        let before = keys(&[&old]);
+        let sealed = before.seal(place(1), b"secret").await.unwrap();
+        let both = keys(&[&new]).and_opens(before);
+        assert_eq!(both.open(place(1), &sealed).await.unwrap(), b"secret");
+        let moved = both.rewrap(place(1), &sealed).await.unwrap();
+        assert_eq!(moved.key_id, both.current().await.unwrap().id);
+        assert_eq!(
+            keys(&[&new]).open(place(1), &moved).await.unwrap(),
+            b"secret",
+            "the old one may go"
+        );
+        assert!(matches!(
+            keys(&[&new]).open(place(1), &sealed).await,
             Err(KeyError::Unknown(_))
         ));
     }

@@ -32,7 +32,7 @@ use tower::{
 };
 
 use self::slots::{NONE_FREE, Slots};
-use super::{store::clusters::SeenCrd, trace};
+use super::{http::NOBODYS, store::clusters::SeenCrd, trace};
 
 /// For everything that one look asks.
 const LOOK: Duration = Duration::from_secs(10);
@@ -315,6 +315,13 @@ fn classify(words: &str) -> (&'static str, String) {
     if has(&["timed out", "timeout", "deadline"]) {
         return ("Timeout", "the API server does not answer in time".to_owned());
     }
+    if has(&[NOBODYS]) {
+        return (
+            "AddressRefused",
+            "the API server's name leads to an address where no cluster is, such as a cloud's metadata service"
+                .to_owned(),
+        );
+    }
     if has(&["dns", "resolve", "lookup"]) {
         return (
             "NameUnknown",
@@ -349,6 +356,8 @@ mod tests {
             .await
             .unwrap();
         assert_eq!(look(&client).await.unwrap_err().reason, "NameUnknown");
+        let client = connect(&document("https://0xa9fea9fe"), &slots).await.unwrap();
+        assert_eq!(look(&client).await.unwrap_err().reason, "AddressRefused");
     }
 
     fn document(server: &str) -> Value {

@@ -1,9 +1,12 @@
 //! A PostgreSQL of our own in a folder, for a first try and for tests: from the installed server, reached by a socket
 //! that only we can open, ended with us.
 
+mod programs;
+
 use std::{
-    fs::{self, OpenOptions},
-    os::unix::fs::{MetadataExt, PermissionsExt, chown},
+    fs::{self, File, OpenOptions},
+    io::{self, Read as _, Seek as _, SeekFrom},
+    os::unix::fs::{PermissionsExt, chown},
     path::{Path, PathBuf},
     process::Stdio,
     time::{Duration, Instant},
@@ -11,11 +14,20 @@ use std::{
 
 use sqlx::{Connection, PgConnection, postgres::PgConnectOptions};
 use tokio::process::{Child, Command};
+use uuid::Uuid;
+
+use self::programs::Programs;
 
 const USER: &str = "gantry";
 /// The kernel's limit for the name of a socket is 108 bytes.
 const LONGEST_SOCKET: usize = 100;
 const PATIENCE: Duration = Duration::from_secs(60);
+/// Between two tries to start beside a server that is about to end.
+const PAUSE: Duration = Duration::from_millis(500);
+/// How long somebody waits for the turn of another one who ends.
+const TURN: Duration = Duration::from_secs(3);
+/// Beginnings of folders that are not the data yet, and never will be if nobody is at them.
+const UNFINISHED: &str = "data.new.";
 
 #[derive(Debug, thiserror::Error)]
 pub enum PostgresError {
@@ -48,163 +60,107 @@ pub enum PostgresError {
     #[error("the private PostgreSQL does not answer; its log is {log}: {last}")]
     Silent { log: PathBuf, last: String },
     #[error(
-        "{folder} holds data of PostgreSQL {found}, and PostgreSQL {installed} is installed; move the data with pg_upgrade, or remove the folder to begin anew"
+        "{folder} holds data of PostgreSQL {found}, and PostgreSQL {installed} is installed; install PostgreSQL {found} beside it, move the data with pg_upgrade, or remove the folder to begin anew"
     )]
     OtherVersion {
         folder: PathBuf,
         found: String,
         installed: String,
     },
+    #[error(
+        "{0} is not the data of a PostgreSQL: it was not finished, or is damaged; restore it, or remove it to begin anew"
+    )]
+    NotData(PathBuf),
+    #[error(
+        "another server runs on {0} and keeps the private PostgreSQL there; end that one, name another folder with --state-dir, or let both use one database with DATABASE_URL"
+    )]
+    Taken(PathBuf),
 }
 
 /// Runs until it is stopped or dropped.
 pub struct PrivatePostgres {
+    /// None where another process started it.
     child: Option<Child>,
     programs: Programs,
     folder: PathBuf,
     data: PathBuf,
     socket: PathBuf,
-}
-
-#[derive(Clone)]
-struct Programs {
-    folder: PathBuf,
-    run_as: Option<(u32, u32)>,
-}
-
-impl Programs {
-    fn find() -> Result<Self, PostgresError> {
-        let given = std::env::var_os("GANTRY_POSTGRES_BIN").map(PathBuf::from);
-        let path = std::env::var_os("PATH").unwrap_or_default();
-        let mut places: Vec<PathBuf> = given.into_iter().collect();
-        let mut debian: Vec<PathBuf> = fs::read_dir("/usr/lib/postgresql")
-            .into_iter()
-            .flatten()
-            .filter_map(|entry| Some(entry.ok()?.path().join("bin")))
-            .collect();
-        debian.sort_by_key(|folder| std::cmp::Reverse(version_of(folder)));
-        places.extend(debian);
-        places.extend(std::env::split_paths(&path));
-        let folder = places
-            .into_iter()
-            .find(|folder| {
-                ["initdb", "postgres", "pg_ctl"]
-                    .iter()
-                    .all(|name| folder.join(name).is_file())
-            })
-            .ok_or(PostgresError::NotInstalled)?;
-        Ok(Self {
-            folder,
-            run_as: run_as()?,
-        })
-    }
-
-    fn command(&self, program: &str) -> Command {
-        let mut command = Command::new(self.folder.join(program));
-        if let Some((uid, gid)) = self.run_as {
-            command.uid(uid).gid(gid);
-        }
-        // Messages in words that we can rely on, and none of our secrets in its environment.
-        command
-            .env_clear()
-            .env("PATH", "/usr/bin:/bin")
-            .env("LC_ALL", "C.UTF-8")
-            .current_dir("/")
-            .stdin(Stdio::null());
-        command
-    }
-
-    async fn run(&self, program: &'static str, arguments: &[&str]) -> Result<String, PostgresError> {
-        let output = self
-            .command(program)
-            .args(arguments)
-            .output()
-            .await
-            .map_err(|source| PostgresError::Run { program, source })?;
-        let said = [output.stdout, output.stderr].concat();
-        let said = String::from_utf8_lossy(&said).trim().to_owned();
-        if output.status.success() {
-            Ok(said)
-        } else {
-            Err(PostgresError::Failed { program, said })
-        }
-    }
-}
-
-fn version_of(folder: &Path) -> u32 {
-    let name = folder
-        .parent()
-        .and_then(Path::file_name)
-        .and_then(|name| name.to_str());
-    name.and_then(|name| name.parse().ok()).unwrap_or(0)
-}
-
-/// Root has to give the server to somebody else: it refuses to run as root.
-fn run_as() -> Result<Option<(u32, u32)>, PostgresError> {
-    let me = fs::metadata("/proc/self").map_or(1, |about| about.uid());
-    if me != 0 {
-        return Ok(None);
-    }
-    let users = fs::read_to_string("/etc/passwd").unwrap_or_default();
-    let find = |wanted: &str| {
-        users.lines().find_map(|line| {
-            let mut fields = line.split(':');
-            let (name, uid, gid) = (fields.next()?, fields.nth(1)?, fields.next()?);
-            (name == wanted).then_some((uid.parse().ok()?, gid.parse().ok()?))
-        })
-    };
-    find("postgres")
-        .or_else(|| find("nobody"))
-        .map(Some)
-        .ok_or(PostgresError::NobodyToRunAs)
+    /// How long the log was when the child was started.
+    log_before: u64,
+    /// Held by the one who keeps the folder; the kernel gives it back however we end.
+    turn: Option<File>,
 }
 
 impl PrivatePostgres {
-    /// Starts the server of this folder, making it first if it is new.
+    /// Starts the server of this folder, making it first if it is new. One that runs there is used as it is.
     pub async fn start(folder: &Path) -> Result<Self, PostgresError> {
-        let programs = Programs::find()?;
-        let folder = std::path::absolute(folder).map_err(|source| PostgresError::Folder {
-            path: folder.to_owned(),
-            source,
-        })?;
+        Self::open(folder, false).await
+    }
+
+    /// The same for somebody who keeps the folder for as long as they live. There can be one: a second one would end what
+    /// the first one works with.
+    pub async fn start_alone(folder: &Path) -> Result<Self, PostgresError> {
+        Self::open(folder, true).await
+    }
+
+    async fn open(folder: &Path, alone: bool) -> Result<Self, PostgresError> {
+        let failed = |path: &Path| {
+            let path = path.to_owned();
+            move |source| PostgresError::Folder { path, source }
+        };
+        let folder = std::path::absolute(folder).map_err(failed(folder))?;
         let (data, socket) = (folder.join("data"), socket_folder(&folder));
-        for path in [&folder, &data, &socket] {
-            private_folder(path, programs.run_as).map_err(|source| PostgresError::Folder {
-                path: path.clone(),
-                source,
-            })?;
+        let programs = Programs::find(major_of(&data).and_then(|major| major.parse().ok()))?;
+        for path in [&folder, &socket] {
+            private_folder(path, programs.run_as).map_err(failed(path))?;
         }
         if programs.run_as.is_some()
             && let Some(parent) = closed_to_others(&folder)
         {
             return Err(PostgresError::NotReachable(parent));
         }
+        let turn = if alone {
+            Some(take_turn(&folder).await?)
+        } else {
+            None
+        };
         let mut server = Self {
             child: None,
             programs,
             folder,
             data,
             socket,
+            log_before: 0,
+            turn,
         };
-        if !server.data.join("PG_VERSION").exists() {
+        if is_new(&server.data) {
             server.initialise().await?;
         }
         server.check_version().await?;
-        // One that an earlier process left behind when it was killed serves as well.
-        if server.connect().await.is_err() {
-            server.spawn()?;
-        }
-        server.wait().await?;
-        server.make_database().await?;
+        server.bring_up().await?;
         Ok(server)
     }
 
+    /// Beside the data, and renamed when it is whole: whoever is killed in the middle leaves nothing that looks like data.
     async fn initialise(&self) -> Result<(), PostgresError> {
-        let data = self.data.to_string_lossy();
+        let failed = |source| PostgresError::Folder {
+            path: self.data.clone(),
+            source,
+        };
+        for entry in fs::read_dir(&self.folder).map_err(failed)?.flatten() {
+            if entry.file_name().to_string_lossy().starts_with(UNFINISHED) {
+                // Somebody who was killed may have left an initdb that is still at it; its folder goes another time.
+                let _ = fs::remove_dir_all(entry.path());
+            }
+        }
+        let new = self
+            .folder
+            .join(format!("{UNFINISHED}{}", Uuid::new_v4().simple()));
+        let path = new.to_string_lossy();
         // Whoever can open the socket is us: its folder lets nobody else in.
         let arguments = [
             "--pgdata",
-            &data,
+            &path,
             "--username",
             USER,
             "--auth",
@@ -215,20 +171,23 @@ impl PrivatePostgres {
             "C.UTF-8",
             "--data-checksums",
         ];
-        self.programs.run("initdb", &arguments).await.map(drop)
+        self.programs.run("initdb", &arguments).await?;
+        fs::rename(&new, &self.data).map_err(failed)
     }
 
     async fn check_version(&self) -> Result<(), PostgresError> {
-        let found = fs::read_to_string(self.data.join("PG_VERSION")).unwrap_or_default();
+        let found = major_of(&self.data)
+            .filter(|_| self.data.join("global/pg_control").exists())
+            .ok_or_else(|| PostgresError::NotData(self.data.clone()))?;
         let said = self.programs.run("postgres", &["--version"]).await?;
         let installed = said.rsplit_once(") ").map_or(said.as_str(), |parts| parts.1);
         let major = installed.split(['.', ' ']).next().unwrap_or_default();
-        if found.trim() == major {
+        if found == major {
             Ok(())
         } else {
             Err(PostgresError::OtherVersion {
                 folder: self.data.clone(),
-                found: found.trim().to_owned(),
+                found,
                 installed: major.to_owned(),
             })
         }
@@ -240,8 +199,9 @@ impl PrivatePostgres {
             .create(true)
             .append(true)
             .open(&log)
-            .and_then(|file| Ok((file.try_clone()?, file)))
+            .and_then(|file| Ok((file.metadata()?.len(), file.try_clone()?, file)))
             .map_err(|source| PostgresError::Folder { path: log, source })?;
+        self.log_before = output.0;
         let mut command = self.server_command();
         command
             .arg("-D")
@@ -251,8 +211,8 @@ impl PrivatePostgres {
             .args(["-c", "listen_addresses=", "-c", "unix_socket_permissions=0700"])
             .args(["-c", "max_connections=100", "-c", "shared_buffers=64MB"])
             .args(["-c", "log_min_messages=warning", "-c", "log_line_prefix=%m [%p] "])
-            .stdout(output.0)
-            .stderr(output.1);
+            .stdout(output.1)
+            .stderr(output.2);
         let child = command.spawn().map_err(|source| PostgresError::Run {
             program: "postgres",
             source,
@@ -288,27 +248,49 @@ impl PrivatePostgres {
         command
     }
 
-    async fn wait(&mut self) -> Result<(), PostgresError> {
+    /// Has a server that answers, and our database on it: one that runs already, or a new one. One that is about to end
+    /// (whoever kept it was killed a moment ago) keeps a new one from starting until it is gone, which is waited for.
+    async fn bring_up(&mut self) -> Result<(), PostgresError> {
         let begin = Instant::now();
         loop {
-            if self.connect().await.is_ok() {
+            let made = tokio::time::timeout(PATIENCE / 2, self.make_database());
+            let Err(error) = made.await.unwrap_or(Err(sqlx::Error::PoolTimedOut)) else {
                 return Ok(());
-            }
+            };
             let ended = match &mut self.child {
                 Some(child) => !matches!(child.try_wait(), Ok(None)),
                 None => false,
             };
-            if ended || begin.elapsed() > PATIENCE {
-                let log = self.folder.join("log");
-                let text = fs::read_to_string(&log).unwrap_or_default();
-                let last = text.lines().rev().take(3).collect::<Vec<_>>();
+            let said = self.said_since_start();
+            if begin.elapsed() > PATIENCE || (ended && !is_in_the_way(&said)) {
+                let lines = said.lines().rev().take(3).collect::<Vec<_>>();
+                let last = lines.into_iter().rev().collect::<Vec<_>>().join(" | ");
                 return Err(PostgresError::Silent {
-                    last: last.into_iter().rev().collect::<Vec<_>>().join(" | "),
-                    log,
+                    last: if last.is_empty() { error.to_string() } else { last },
+                    log: self.folder.join("log"),
                 });
             }
-            tokio::time::sleep(Duration::from_millis(50)).await;
+            if ended {
+                self.child = None;
+                tokio::time::sleep(PAUSE).await;
+            } else if self.child.is_none() {
+                self.spawn()?;
+            } else {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
         }
+    }
+
+    /// What is in the log since the child was started.
+    fn said_since_start(&self) -> String {
+        let read = || -> io::Result<Vec<u8>> {
+            let mut log = File::open(self.folder.join("log"))?;
+            log.seek(SeekFrom::Start(self.log_before))?;
+            let mut said = Vec::new();
+            log.take(64 << 10).read_to_end(&mut said)?;
+            Ok(said)
+        };
+        String::from_utf8_lossy(&read().unwrap_or_default()).into_owned()
     }
 
     async fn connect(&self) -> Result<PgConnection, sqlx::Error> {
@@ -318,22 +300,16 @@ impl PrivatePostgres {
             .unwrap_or(Err(sqlx::Error::PoolTimedOut))
     }
 
-    async fn make_database(&self) -> Result<(), PostgresError> {
-        let failed = |error: sqlx::Error| PostgresError::Failed {
-            program: "create database",
-            said: error.to_string(),
-        };
-        let mut connection = self.connect().await.map_err(failed)?;
+    async fn make_database(&self) -> Result<(), sqlx::Error> {
+        let mut connection = self.connect().await?;
         let there: bool =
             sqlx::query_scalar("select exists (select from pg_database where datname = 'gantry')")
                 .fetch_one(&mut connection)
-                .await
-                .map_err(failed)?;
+                .await?;
         if !there {
             sqlx::query("create database gantry")
                 .execute(&mut connection)
-                .await
-                .map_err(failed)?;
+                .await?;
         }
         let _ = connection.close().await;
         Ok(())
@@ -368,12 +344,13 @@ impl PrivatePostgres {
             if !ended {
                 continue;
             }
-            let started = match self.spawn() {
-                Ok(()) => self.wait().await,
-                Err(error) => Err(error),
-            };
-            match started {
-                Ok(()) => tracing::warn!("the private PostgreSQL had ended and is started again"),
+            self.child = None;
+            match self.bring_up().await {
+                Ok(()) if self.child.is_some() => {
+                    tracing::warn!("the private PostgreSQL had ended and is started again");
+                }
+                // It was only slow to answer.
+                Ok(()) => {}
                 Err(error) => {
                     tracing::error!(%error, "the private PostgreSQL has ended and does not start");
                     tokio::time::sleep(Duration::from_secs(5)).await;
@@ -386,8 +363,12 @@ impl PrivatePostgres {
         self.child.as_ref().and_then(Child::id)
     }
 
-    /// Ends it in order. What was committed is on disk in any case.
+    /// Ends it in order. What was committed is on disk in any case. One that somebody else started is theirs to end, unless
+    /// we keep its folder: whoever started it is gone then.
     pub async fn stop(mut self) {
+        if self.child.is_none() && self.turn.is_none() {
+            return;
+        }
         let data = self.data.to_string_lossy().into_owned();
         let arguments = ["stop", "-D", &data, "-m", "fast", "-t", "20", "-s"];
         if let Err(error) = self.programs.run("pg_ctl", &arguments).await {
@@ -397,6 +378,56 @@ impl PrivatePostgres {
             let _ = tokio::time::timeout(Duration::from_secs(5), child.wait()).await;
         }
     }
+}
+
+/// The major version that the data is of.
+fn major_of(data: &Path) -> Option<String> {
+    let text = fs::read_to_string(data.join("PG_VERSION")).ok()?;
+    Some(text.trim().to_owned())
+}
+
+/// Whether there is no data, or a folder for it with nothing in it.
+fn is_new(data: &Path) -> bool {
+    match fs::read_dir(data) {
+        Ok(mut entries) => entries.next().is_none(),
+        Err(error) => error.kind() == io::ErrorKind::NotFound,
+    }
+}
+
+/// A process that somebody was just about to start when they died holds their turn for a moment longer.
+async fn take_turn(folder: &Path) -> Result<File, PostgresError> {
+    let path = folder.join("lock");
+    let failed = |source| PostgresError::Folder {
+        path: path.clone(),
+        source,
+    };
+    let file = OpenOptions::new()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .open(&path)
+        .map_err(failed)?;
+    let begin = Instant::now();
+    loop {
+        match file.try_lock() {
+            Ok(()) => return Ok(file),
+            Err(fs::TryLockError::WouldBlock) if begin.elapsed() < TURN => {
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+            Err(fs::TryLockError::WouldBlock) => return Err(PostgresError::Taken(folder.to_owned())),
+            Err(fs::TryLockError::Error(source)) => return Err(failed(source)),
+        }
+    }
+}
+
+/// Whether it did not start because another server has the data. Its words are those of the C locale.
+fn is_in_the_way(said: &str) -> bool {
+    [
+        "lock file \"postmaster.pid\" already exists",
+        "pre-existing shared memory block",
+    ]
+    .iter()
+    .any(|words| said.contains(words))
 }
 
 /// The first folder on the way that lets only its owner in.

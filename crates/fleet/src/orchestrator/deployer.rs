@@ -21,6 +21,10 @@ use crate::{
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Clusters that are swept at once.
 const SWEEPS: usize = 4;
+/// Nobody has it for longer without a renewal. What is noted for later than this was noted by a clock that was put back.
+const LONGEST: SignedDuration = SignedDuration::from_hours(1);
+/// By how much clocks of replicas may differ.
+const DRIFT: SignedDuration = SignedDuration::from_mins(1);
 
 /// Credentials of a deployer.
 pub struct Lent {
@@ -31,7 +35,7 @@ pub struct Lent {
 }
 
 /// Binds the deployer of a cluster for a deployment, or gives it another token. Without a renewal it is taken back after
-/// `longest`.
+/// `longest`, an hour at most. A renewal that fails takes nothing from a deployment that runs.
 pub async fn lend(
     fleet: &Fleet,
     cluster: Uuid,
@@ -39,13 +43,21 @@ pub async fn lend(
     longest: SignedDuration,
 ) -> Result<Lent, Error> {
     let mut work = Work::of(fleet, SYSTEM, None).await?;
-    let (now, until) = (time(work.now), time(work.now + longest));
-    let holder = store::take(work.db(), cluster, deployment, now, until).await?;
-    if holder != deployment {
-        return Err(Error::Conflict {
-            code: "DEPLOYMENT_IN_PROGRESS",
-            message: format!("deployment {holder} is at work on this cluster"),
-        });
+    let (now, until) = (time(work.now), time(work.now + longest.min(LONGEST)));
+    let taken = store::take(work.db(), cluster, deployment, now, until).await?;
+    let refused = |message: String| Error::Conflict {
+        code: "DEPLOYMENT_IN_PROGRESS",
+        message,
+    };
+    if taken.deployment_id != deployment {
+        let holder = taken.deployment_id;
+        return Err(refused(format!("deployment {holder} is at work on this cluster")));
+    }
+    if taken.is_going {
+        return Err(refused(
+            "the right to deploy was not renewed in time and is being taken back; ask again in a moment"
+                .to_owned(),
+        ));
     }
     record(
         &mut work,
@@ -59,8 +71,10 @@ pub async fn lend(
     match bind(fleet, cluster, deployment).await {
         Ok(lent) => Ok(lent),
         Err(why) => {
-            // What half-way came to be is taken away, now or by the sweep.
-            if let Err(error) = take_back(fleet, cluster, deployment).await {
+            // What half-way came to be is taken away, now or by the sweep. What was there before is in use.
+            if taken.is_new
+                && let Err(error) = take_back(fleet, cluster, deployment).await
+            {
                 tracing::warn!(cluster = %cluster, error = &error as &dyn std::error::Error, "a deployer may be left; it is taken back later");
             }
             Err(unavailable(&why))
@@ -109,11 +123,19 @@ pub async fn take_back(fleet: &Fleet, cluster: Uuid, deployment: Uuid) -> Result
 
 /// Takes back what nobody renewed.
 pub async fn sweep(fleet: &Fleet) -> Result<(), Error> {
-    let overdue = store::overdue(&fleet.pool, time(fleet.now())).await?;
+    let now = fleet.now();
+    let (now, latest) = (time(now), time(now + LONGEST + DRIFT));
+    let overdue = store::overdue(&fleet.pool, now, latest).await?;
     // One that cannot be reached must not keep the others waiting for their turn.
     stream::iter(overdue)
         .for_each_concurrent(SWEEPS, async |row| {
-            if let Err(error) = take_back(fleet, row.cluster_id, row.deployment_id).await {
+            // It may have been renewed since.
+            let taken = match store::give_up(&fleet.pool, &row, now, latest).await {
+                Ok(true) => take_back(fleet, row.cluster_id, row.deployment_id).await,
+                Ok(false) => Ok(()),
+                Err(error) => Err(error.into()),
+            };
+            if let Err(error) = taken {
                 tracing::warn!(cluster = %row.cluster_id, error = &error as &dyn std::error::Error, "an overdue deployer could not be taken back; it is tried again");
             }
         })

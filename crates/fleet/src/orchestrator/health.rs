@@ -15,7 +15,7 @@ use crate::{
         kubernetes::{self, Look},
         store::{
             accesses,
-            clusters::{self as store, ClusterRow, Seen},
+            clusters::{self as store, Claim, ClusterRow, Seen},
             time,
         },
     },
@@ -25,24 +25,21 @@ use crate::{
 const LEASE: SignedDuration = SignedDuration::from_secs(60);
 
 /// Takes clusters whose time has come; other replicas look past them.
-pub async fn claim(fleet: &Fleet, most: usize) -> Result<Vec<ClusterRow>, Error> {
+pub async fn claim(fleet: &Fleet, most: usize) -> Result<(Claim, Vec<ClusterRow>), Error> {
     let now = fleet.now();
     let most = i64::try_from(most).unwrap_or(1);
     let latest = now + fleet.health_interval + LEASE + LEASE;
-    Ok(store::claim(
-        &fleet.pool,
-        fleet.holder,
-        time(now),
-        time(now + LEASE),
-        time(latest),
-        most,
-    )
-    .await?)
+    let claim = Claim {
+        holder: fleet.holder,
+        until: time(now + LEASE),
+    };
+    let rows = store::claim(&fleet.pool, claim, time(now), time(latest), most).await?;
+    Ok((claim, rows))
 }
 
 /// Looks at one that was taken.
 #[tracing::instrument(name = "cluster.connect", skip_all, fields(cluster = row.name))]
-pub async fn visit(fleet: &Fleet, row: &ClusterRow) -> Result<(), Error> {
+pub async fn visit(fleet: &Fleet, claim: Claim, row: &ClusterRow) -> Result<(), Error> {
     let begin = Instant::now();
     let access = reach::reader(fleet, row.id, "health", None).await;
     let found = match &access {
@@ -79,8 +76,8 @@ pub async fn visit(fleet: &Fleet, row: &ClusterRow) -> Result<(), Error> {
         time(work.now),
         time(work.now + spread(fleet.health_interval, row.id)),
     );
-    if !store::seen(work.db(), row.id, fleet.holder, &seen, now, next).await? {
-        // Somebody else has it by now: theirs counts.
+    if !store::seen(work.db(), row.id, claim, &seen, now, next).await? {
+        // Another look has it by now, perhaps with other credentials: that one counts.
         return Ok(());
     }
     if let Some(crds) = look.and_then(|look| look.crds.as_ref()) {

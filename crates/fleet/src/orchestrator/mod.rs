@@ -11,6 +11,7 @@ pub mod operators;
 pub mod people;
 pub mod proof;
 pub mod reach;
+pub mod repositories;
 pub mod retention;
 pub mod schemas;
 mod sets;

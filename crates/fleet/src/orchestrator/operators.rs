@@ -3,32 +3,30 @@
 use gantry_fleet_api as api;
 use gantry_fleet_domain::{
     fields::Complaints,
-    operator::{NewOperator, Repository, keeps_secrets, repository, values},
-    version::{OperatorVersion, has_update, latest},
+    operator::{NewOperator, repository, values},
+    version::has_update,
 };
-use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::{Ask, Begun, Fleet, Record, Reply, Work};
+use super::{
+    Ask, Begun, Fleet, Record, Reply, Work,
+    repositories::{
+        checked, credentials_of, is_registry, kept, known, latest_of, renew, row, seal, spelling,
+        take_versions, unknown, versions_of,
+    },
+};
 use crate::{
     Error,
     error::is_taken,
-    infrastructure::{
-        charts::{ChartError, ChartVersion},
-        http::Credentials,
-        keys::{Place, Sealed},
-        store::{
-            Window, crds, labels,
-            operators::{self as store, OperatorRow, VersionRow},
-            time,
-        },
+    infrastructure::store::{
+        Window, crds, labels,
+        operators::{self as store, OperatorRow},
+        time,
     },
 };
 
-const KIND: &str = "operator";
-/// Older ones are of no use to a fleet, and some repositories have thousands.
-const MAX_VERSIONS: usize = 200;
+pub(super) const KIND: &str = "operator";
 
 pub async fn list(fleet: &Fleet, filter: &store::Filter, window: Window) -> Result<api::Operators, Error> {
     let (rows, total) = store::list(&fleet.pool, filter, window).await?;
@@ -110,6 +108,7 @@ pub async fn register(fleet: &Fleet, ask: &Ask, body: api::RegisterOperator) -> 
         })?),
         None => latest.clone(),
     };
+    let found = kept(found, [current.as_deref(), latest.as_deref()]);
     let mut work = match ask.begin(fleet).await? {
         Begun::Fresh(work) => work,
         Begun::Repeated(reply) => return Ok(reply),
@@ -173,6 +172,10 @@ pub async fn change(fleet: &Fleet, ask: &Ask, name: &str, body: api::ChangeOpera
         Some(given) => Some(renew(fleet, name, given).await?),
         None => None,
     };
+    let older = match &body.current_version {
+        Some(wanted) => unknown(fleet, name, wanted).await?,
+        None => None,
+    };
     let mut work = match ask.begin(fleet).await? {
         Begun::Fresh(work) => work,
         Begun::Repeated(reply) => return Ok(reply),
@@ -192,21 +195,21 @@ pub async fn change(fleet: &Fleet, ask: &Ask, name: &str, body: api::ChangeOpera
     }
     let mut changed = Vec::new();
     if let Some(wanted) = &body.current_version {
-        let (known, _) = store::versions(
-            work.db(),
-            &row,
-            Window {
-                limit: MAX_VERSIONS as u32,
-                offset: 0,
-            },
-        )
-        .await?;
-        match spelling(&known, wanted) {
-            Some(version) => {
+        let known = known(work.db(), &row).await?;
+        let older = older.filter(|(id, _)| *id == row.id).map(|(_, version)| version);
+        match (spelling(&known, wanted), older) {
+            (Some(version), _) => {
                 changed.push("currentVersion");
                 row.current_version = Some(version);
             }
-            None => complaints.add(
+            (None, Some(older)) => {
+                changed.push("currentVersion");
+                store::add_version(work.db(), row.id, &older).await?;
+                let now = time(work.now);
+                store::visit_soon(work.db(), row.id, now).await?;
+                row.current_version = Some(older.version);
+            }
+            (None, None) => complaints.add(
                 "currentVersion",
                 format!("the repository has no version {wanted} of this chart"),
             ),
@@ -288,7 +291,7 @@ pub async fn refresh(fleet: &Fleet, ask: &Ask, name: &str) -> Result<Reply, Erro
     if let Some(reply) = ask.answered(fleet).await? {
         return Ok(reply);
     }
-    let (row, _) = row(fleet, name).await?;
+    let row = row(fleet, name).await?;
     let repository =
         repository(&row.chart_repository).map_err(|message| Error::invalid("chartRepository", message))?;
     let credentials = credentials_of(fleet, &row).await?;
@@ -297,7 +300,7 @@ pub async fn refresh(fleet: &Fleet, ask: &Ask, name: &str) -> Result<Reply, Erro
         Begun::Fresh(work) => work,
         Begun::Repeated(reply) => return Ok(reply),
     };
-    let row = take_versions(&mut work, name, &found).await?;
+    let (row, found) = take_versions(&mut work, name, found).await?;
     let now = time(work.now);
     store::read_again(work.db(), row.id, false).await?;
     store::visit_soon(work.db(), row.id, now).await?;
@@ -309,169 +312,6 @@ pub async fn refresh(fleet: &Fleet, ask: &Ask, name: &str) -> Result<Reply, Erro
         200,
     )
     .await
-}
-
-async fn row(fleet: &Fleet, name: &str) -> Result<(OperatorRow, i64), Error> {
-    let mut connection = fleet.pool.acquire().await?;
-    let row = store::get(&mut connection, name)
-        .await?
-        .ok_or_else(|| missing(name))?;
-    let revision = row.revision;
-    Ok((row, revision))
-}
-
-fn is_registry(row: &OperatorRow) -> bool {
-    matches!(repository(&row.chart_repository), Ok(Repository::Oci(_)))
-}
-
-/// Writes what a repository has. The operator changes only if its latest version does.
-async fn take_versions(work: &mut Work<'_>, name: &str, found: &[VersionRow]) -> Result<OperatorRow, Error> {
-    let mut row = store::lock(work.db(), name).await?.ok_or_else(|| missing(name))?;
-    store::set_versions(work.db(), row.id, found, is_registry(&row)).await?;
-    super::sets::settle(work, &row).await?;
-    let latest = latest_of(found);
-    if latest != row.latest_version {
-        row.has_update = has_update(row.current_version.as_deref(), latest.as_deref());
-        row.latest_version = latest;
-        row.revision += 1;
-        row.updated_at = time(work.now);
-        let now = time(work.now);
-        store::update(work.db(), &row, now).await?;
-    }
-    Ok(row)
-}
-
-/// The background task's visit: new versions, then the definitions of some that are not known yet. Gives the time to
-/// the next visit. A visit that finds nothing left to read is the first after a pause: charts that could not be read
-/// before are tried again.
-pub async fn visit(fleet: &Fleet, row: &OperatorRow) -> Result<SignedDuration, Error> {
-    let repository =
-        repository(&row.chart_repository).map_err(|message| Error::invalid("chartRepository", message))?;
-    let credentials = credentials_of(fleet, row).await?;
-    let is_first = store::undiscovered(&fleet.pool, row.id, 1).await?.is_empty();
-    let found = versions_of(fleet, &repository, &row.chart_name, credentials.as_ref()).await?;
-    let mut work = Work::of(fleet, super::SYSTEM, None).await?;
-    let before = row.latest_version.clone();
-    let after = take_versions(&mut work, &row.name, &found).await?;
-    if is_first {
-        store::read_again(work.db(), row.id, false).await?;
-    }
-    if after.latest_version != before {
-        let details = json!({"name": row.name, "latestVersion": after.latest_version});
-        work.record(Record {
-            action: "operator.version-found",
-            outcome: "Succeeded",
-            target_kind: KIND,
-            target_id: &row.id.to_string(),
-            details,
-        })
-        .await?;
-    }
-    work.commit().await?;
-    let waiting = store::undiscovered(&fleet.pool, row.id, 5).await?;
-    let mut away = None;
-    for version in &waiting {
-        match super::schemas::discover(fleet, row, &repository, version, credentials.as_ref()).await {
-            // The others may be elsewhere, and must not wait for it.
-            Err(error @ Error::Unavailable { .. }) => {
-                store::put_off(&fleet.pool, row.id, &version.version, &error.to_string()).await?;
-                away = Some(error);
-            }
-            done => done?,
-        }
-    }
-    if let Some(error) = away {
-        return Err(error);
-    }
-    let mut more = !store::undiscovered(&fleet.pool, row.id, 1).await?.is_empty();
-    if !more && is_registry(row) {
-        // Asked for each tag, so once, when everything else is done.
-        let tags: Vec<&str> = found.iter().map(|version| version.location.as_str()).collect();
-        let digests = fleet
-            .charts
-            .digests(&repository, &row.chart_name, &tags, credentials.as_ref())
-            .await
-            .map_err(|error| refuse(&error))?;
-        let versions: Vec<&str> = found.iter().map(|version| version.version.as_str()).collect();
-        more = store::republished(&fleet.pool, row.id, &versions, &digests).await?;
-    }
-    Ok(if more {
-        SignedDuration::from_secs(1)
-    } else {
-        fleet.refresh_interval
-    })
-}
-
-/// Credentials that may be used, or none when their user name is empty.
-fn checked(repository: &Repository, given: api::RepositoryCredentials) -> Result<Option<Credentials>, Error> {
-    let mut complaints = Complaints::default();
-    let field = "chartRepositoryCredentials";
-    complaints.at_most(field, &given.username, 256);
-    complaints.at_most(field, &given.password, 16 << 10);
-    if given.username.contains(':') || given.username.chars().any(char::is_control) {
-        complaints.add(field, "must have a user name without colons");
-    }
-    if !given.username.is_empty() && !keeps_secrets(repository) {
-        complaints.add(field, "are not sent over plain http; use https:// or oci://");
-    }
-    complaints.or(())?;
-    Ok((!given.username.is_empty()).then_some(Credentials {
-        username: given.username,
-        password: given.password,
-    }))
-}
-
-async fn seal(fleet: &Fleet, id: Uuid, credentials: &Credentials) -> Result<Sealed, Error> {
-    let plain = serde_json::to_vec(credentials)
-        .map_err(|error| Error::internal("failed to write the credentials", error))?;
-    fleet
-        .keys
-        .seal(place(id), &plain)
-        .await
-        .map_err(super::clusters::locked)
-}
-
-/// Proves other credentials of a repository and seals them.
-async fn renew(
-    fleet: &Fleet,
-    name: &str,
-    given: api::RepositoryCredentials,
-) -> Result<(Uuid, Option<Sealed>), Error> {
-    let (row, _) = row(fleet, name).await?;
-    let repository =
-        repository(&row.chart_repository).map_err(|message| Error::invalid("chartRepository", message))?;
-    let credentials = checked(&repository, given)?;
-    versions_of(fleet, &repository, &row.chart_name, credentials.as_ref()).await?;
-    let sealed = match &credentials {
-        Some(credentials) => Some(seal(fleet, row.id, credentials).await?),
-        None => None,
-    };
-    Ok((row.id, sealed))
-}
-
-async fn credentials_of(fleet: &Fleet, row: &OperatorRow) -> Result<Option<Credentials>, Error> {
-    if !row.has_credentials {
-        return Ok(None);
-    }
-    let Some(sealed) = store::sealed(&fleet.pool, row.id).await? else {
-        return Ok(None);
-    };
-    let plain = fleet
-        .keys
-        .open(place(row.id), &sealed)
-        .await
-        .map_err(|error| Error::internal("failed to open the repository's credentials", error))?;
-    serde_json::from_slice(&plain)
-        .map(Some)
-        .map_err(|error| Error::internal("failed to read the repository's credentials", error))
-}
-
-pub fn place(id: Uuid) -> Place {
-    Place {
-        table: "operators",
-        column: "credentials",
-        row: id,
-    }
 }
 
 async fn finish(
@@ -494,80 +334,7 @@ async fn finish(
     work.finish(reply).await
 }
 
-async fn versions_of(
-    fleet: &Fleet,
-    repository: &Repository,
-    chart: &str,
-    credentials: Option<&Credentials>,
-) -> Result<Vec<VersionRow>, Error> {
-    let found = fleet
-        .charts
-        .versions(repository, chart, credentials)
-        .await
-        .map_err(|error| refuse(&error))?;
-    let mut parsed: Vec<(OperatorVersion, ChartVersion)> = found
-        .into_iter()
-        .filter_map(|chart| Some((chart.version.parse().ok()?, chart)))
-        .collect();
-    parsed.sort_by(|left, right| right.0.cmp(&left.0));
-    parsed.dedup_by(|later, kept| later.1.version == kept.1.version);
-    parsed.truncate(MAX_VERSIONS);
-    if parsed.is_empty() {
-        return Err(Error::refused(
-            "CHART_NOT_FOUND",
-            "the repository has this chart, but no version of it that is a semantic version",
-        ));
-    }
-    // What a repository says is not always what can be kept.
-    let text = |text: &String| !text.contains('\0');
-    let row = |(_, chart): (OperatorVersion, ChartVersion)| VersionRow {
-        version: chart.version,
-        app_version: chart.app_version.filter(text),
-        released_at: chart
-            .released_at
-            .filter(|at| *at >= Timestamp::UNIX_EPOCH)
-            .map(time),
-        deprecated: chart.deprecated,
-        digest: chart.digest.filter(text),
-        location: chart.location.replace('\0', "%00"),
-        changelog_url: chart.changelog_url.filter(text),
-        discovery: "Pending".to_owned(),
-        discovery_message: None,
-        crd_names: Vec::new(),
-    };
-    Ok(parsed.into_iter().map(row).collect())
-}
-
-fn refuse(error: &ChartError) -> Error {
-    let code = match error {
-        ChartError::NoChart { .. } => "CHART_NOT_FOUND",
-        _ => "CHART_REPOSITORY_UNREACHABLE",
-    };
-    Error::refused(code, error.to_string())
-}
-
-fn latest_of(versions: &[VersionRow]) -> Option<String> {
-    let parsed: Vec<OperatorVersion> = versions
-        .iter()
-        .filter(|version| !version.deprecated)
-        .filter_map(|version| version.version.parse().ok())
-        .collect();
-    latest(&parsed).map(|version| version.as_str().to_owned())
-}
-
-/// A version as the repository spells it: `1.2.0` finds `v1.2.0`.
-fn spelling(versions: &[VersionRow], wanted: &str) -> Option<String> {
-    let wanted: OperatorVersion = wanted.parse().ok()?;
-    let is = |version: &&VersionRow| {
-        version
-            .version
-            .parse::<OperatorVersion>()
-            .is_ok_and(|version| version == wanted)
-    };
-    versions.iter().find(is).map(|version| version.version.clone())
-}
-
-fn missing(name: &str) -> Error {
+pub(super) fn missing(name: &str) -> Error {
     Error::NotFound {
         kind: KIND,
         name: name.to_owned(),

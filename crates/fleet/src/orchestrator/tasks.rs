@@ -9,7 +9,7 @@ use tokio::sync::Semaphore;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use uuid::Uuid;
 
-use super::{Fleet, clusters, deployer, health, marks, operators, reach, retention};
+use super::{Fleet, clusters, deployer, health, marks, reach, repositories, retention};
 use crate::{
     Error,
     infrastructure::{
@@ -158,10 +158,11 @@ impl Shared {
     }
 
     async fn look_at_clusters(&self) -> Result<(), Error> {
-        for row in health::claim(&self.fleet, self.turns.available_permits()).await? {
+        let (claim, rows) = health::claim(&self.fleet, self.turns.available_permits()).await?;
+        for row in rows {
             let fleet = self.fleet.clone();
             self.begin(async move {
-                if let Err(error) = health::visit(&fleet, &row).await {
+                if let Err(error) = health::visit(&fleet, claim, &row).await {
                     let error = &error as &dyn std::error::Error;
                     tracing::warn!(
                         cluster = row.name,
@@ -182,7 +183,7 @@ impl Shared {
         for row in operator_store::claim(&fleet.pool, fleet.holder, now, until, latest, most).await? {
             let fleet = fleet.clone();
             self.begin(async move {
-                let next = match operators::visit(&fleet, &row).await {
+                let next = match repositories::visit(&fleet, &row).await {
                     Ok(next) => next,
                     Err(error) => {
                         let error = &error as &dyn std::error::Error;
@@ -196,7 +197,7 @@ impl Shared {
                 };
                 let next = time(fleet.now() + next);
                 // If that fails, it comes back when the claim ends.
-                let _ = operator_store::release(&fleet.pool, row.id, fleet.holder, next).await;
+                let _ = operator_store::release(&fleet.pool, row.id, fleet.holder, until, next).await;
             });
         }
         Ok(())
@@ -225,7 +226,7 @@ async fn rewrap(fleet: &Fleet) -> Result<(), Error> {
         }
     }
     for (id, sealed) in operator_store::wrapped_by_others(&fleet.pool, &current, MOST_REWRAPPED).await? {
-        let rewrapped = match fleet.keys.rewrap(operators::place(id), &sealed).await {
+        let rewrapped = match fleet.keys.rewrap(repositories::place(id), &sealed).await {
             Ok(rewrapped) => rewrapped,
             Err(error) => {
                 failure = Some(error);

@@ -19,7 +19,7 @@ use gantry_fleet::{
     infrastructure::keys::{Keys, LocalKeys},
 };
 use gantry_fleet_domain::access::Role;
-use jiff::SignedDuration;
+use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
 const PLANTED: &str = "planted-s3cret-t0ken-that-must-not-show";
@@ -503,5 +503,116 @@ async fn many_clusters_are_looked_at_over_few_connections() {
     assert!((1..=4 + 2).contains(&most), "{most} connections at once");
     let taken = running.server.fleet.connections.slots.taken();
     assert!(taken <= 4, "{taken}");
+    running.server.stop().await;
+}
+
+#[tokio::test]
+async fn a_look_that_began_before_a_change_does_not_count_after_it() {
+    use gantry_fleet::infrastructure::store::{
+        clusters::{self as store, Claim, Seen},
+        time,
+    };
+    let (running, cluster) = (Running::start().await, StandIn::start().await);
+    running
+        .admin
+        .post("/clusters", &cluster.registration("c", "t"))
+        .await
+        .expect(201);
+    // Nobody looks at it but us.
+    running.server.stop().await;
+    let pool = pool(&running.database_url).await;
+    let mut connection = pool.acquire().await.unwrap();
+    let (replica, now) = (uuid::Uuid::new_v4(), Timestamp::now());
+    let after = |seconds: i64| time(now + SignedDuration::from_secs(seconds));
+    let look = async |at: i64| {
+        let claim = Claim {
+            holder: replica,
+            until: after(at + 60),
+        };
+        let mut rows = store::claim(&pool, claim, after(at), after(100_000), 1)
+            .await
+            .unwrap();
+        (claim, rows.pop().unwrap())
+    };
+    let seen = |health: &'static str| Seen {
+        kubernetes_version: None,
+        nodes: None,
+        latency_ms: None,
+        health,
+        reason: "Timeout",
+        message: String::new(),
+    };
+    let (before, row) = look(1000).await;
+    // A new kubeconfig comes, and the same replica looks again while the first look hangs.
+    store::update(&mut connection, &row, None, after(1001))
+        .await
+        .unwrap();
+    let write = async |connection: &mut sqlx::PgConnection, claim: Claim, health: &'static str| {
+        store::seen(connection, row.id, claim, &seen(health), after(1011), after(2000))
+            .await
+            .unwrap()
+    };
+    assert!(
+        !write(&mut connection, before, "Unhealthy").await,
+        "it lost its claim"
+    );
+    let (now, _) = look(1002).await;
+    assert!(
+        !write(&mut connection, before, "Unhealthy").await,
+        "the new one has it"
+    );
+    assert!(write(&mut connection, now, "Healthy").await);
+    let health: String = sqlx::query_scalar("select health from clusters")
+        .fetch_one(&mut *connection)
+        .await
+        .unwrap();
+    assert_eq!(health, "Healthy");
+}
+
+/// Passes bytes on in both directions. What is open can be made to go silent, as a connection does whose other end lost its
+/// power; what comes later is passed on.
+async fn wire(to: &str) -> (String, Arc<tokio::sync::Notify>) {
+    let to = to.trim_start_matches("http://").to_owned();
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let silence = Arc::new(tokio::sync::Notify::new());
+    let cut = silence.clone();
+    tokio::spawn(async move {
+        while let Ok((mut outer, _)) = listener.accept().await {
+            let (to, cut) = (to.clone(), cut.clone());
+            tokio::spawn(async move {
+                let mut inner = tokio::net::TcpStream::connect(to).await.unwrap();
+                tokio::select! {
+                    _ = tokio::io::copy_bidirectional(&mut outer, &mut inner) => {}
+                    () = cut.notified() => std::future::pending().await,
+                }
+            });
+        }
+    });
+    (url, silence)
+}
+
+#[tokio::test]
+async fn a_connection_that_goes_silent_is_given_up_and_another_one_is_made() {
+    let running = Running::with(|settings| settings.health_interval = SignedDuration::from_secs(1)).await;
+    let (admin, cluster) = (&running.admin, StandIn::start().await);
+    let (url, silence) = wire(&cluster.url).await;
+    let body = json!({"name": "c", "environment": "Dev", "kubeconfig": kubeconfig(&url, "t")});
+    admin.post("/clusters", &body).await.expect(201);
+    let asked = cluster.asked();
+    until("it is looked at over a connection that is kept", async || {
+        (cluster.asked() > asked + 8).then_some(())
+    })
+    .await;
+    silence.notify_waiters();
+    let is = async |health: &str, reason: &str| {
+        until(health, async || {
+            let got = admin.get("/clusters/c").await.expect(200).body;
+            (got["healthStatus"] == health && got["healthReason"] == reason).then_some(())
+        })
+        .await;
+    };
+    is("Unhealthy", "Timeout").await;
+    is("Healthy", "NodesReady").await;
     running.server.stop().await;
 }

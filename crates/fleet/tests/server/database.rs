@@ -180,7 +180,6 @@ async fn a_private_server_keeps_what_was_committed_however_it_ends() {
         .unwrap();
     assert!(killed.success());
     drop(server);
-    tokio::time::sleep(Duration::from_millis(500)).await;
     let again = PrivatePostgres::start(&path).await.unwrap();
     let mut connection = PgConnection::connect(&again.url()).await.unwrap();
     let rows: i64 = sqlx::query_scalar("select count(*) from kept")
@@ -218,4 +217,69 @@ async fn a_private_server_keeps_what_was_committed_however_it_ends() {
         !std::path::Path::new(&format!("/proc/{process}")).exists(),
         "it is gone"
     );
+}
+
+/// Sends a signal to a process.
+fn signal(name: &str, process: u32) {
+    let sent = std::process::Command::new("kill")
+        .args([name, &process.to_string()])
+        .status()
+        .unwrap();
+    assert!(sent.success());
+}
+
+#[tokio::test]
+async fn a_server_that_was_only_slow_is_not_started_beside_for_ever() {
+    let folder = super::support::open_folder();
+    let path = folder.path().join("postgres");
+    let server = PrivatePostgres::start(&path).await.unwrap();
+    let process = server.process().unwrap();
+    let mut second = PrivatePostgres::start(&path).await.unwrap();
+    let refusals = || {
+        let log = std::fs::read_to_string(path.join("log")).unwrap();
+        log.matches("already exists").count()
+    };
+    signal("-STOP", process);
+    let meanwhile = async {
+        super::support::until("another one was tried", async || (refusals() > 0).then_some(())).await;
+        signal("-CONT", process);
+        super::support::until("it answers", async || {
+            PgConnection::connect(&server.url()).await.ok().map(drop)
+        })
+        .await;
+        // The try that was under way may still come; after it there is none.
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        let before = refusals();
+        tokio::time::sleep(Duration::from_secs(4)).await;
+        assert_eq!(refusals(), before, "nothing is started beside it");
+    };
+    tokio::select! {
+        () = second.keep() => {}
+        () = meanwhile => {}
+    }
+    assert_eq!(second.process(), None, "the one that runs is used");
+    second.stop().await;
+    assert!(
+        PgConnection::connect(&server.url()).await.is_ok(),
+        "it is not ours to end"
+    );
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_folder_has_one_keeper() {
+    let folder = super::support::open_folder();
+    let path = folder.path().join("postgres");
+    let keeper = PrivatePostgres::start_alone(&path).await.unwrap();
+    let refused = PrivatePostgres::start_alone(&path).await.err().unwrap();
+    assert!(refused.to_string().contains("another server"), "{refused}");
+    // Somebody who only looks may.
+    PrivatePostgres::start(&path).await.unwrap().stop().await;
+    keeper.stop().await;
+    let next = PrivatePostgres::start_alone(&path).await.unwrap();
+    next.stop().await;
+    // What is no data is not taken for some, and not removed.
+    std::fs::remove_file(path.join("data/global/pg_control")).unwrap();
+    let refused = PrivatePostgres::start(&path).await.err().unwrap();
+    assert!(refused.to_string().contains("not finished"), "{refused}");
 }

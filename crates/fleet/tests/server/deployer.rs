@@ -1,12 +1,30 @@
 //! The right to deploy is lent to one deployment at a time, and comes back whatever happens to the borrower.
 
+use std::sync::{
+    Arc,
+    atomic::{AtomicI64, Ordering},
+};
+
 use super::support::{Running, kube::StandIn, pool, until};
-use gantry_fleet::orchestrator::deployer;
-use jiff::SignedDuration;
+use gantry_fleet::{
+    infrastructure::store::{deployers as store, time},
+    orchestrator::deployer,
+};
+use jiff::{SignedDuration, Timestamp};
 use uuid::Uuid;
 
 async fn with_cluster() -> (Running, StandIn, Uuid) {
-    let (running, cluster) = (Running::start().await, StandIn::start().await);
+    with_clock(Arc::default()).await
+}
+
+/// Its clock is so many seconds ahead.
+async fn with_clock(ahead: Arc<AtomicI64>) -> (Running, StandIn, Uuid) {
+    let running = Running::with(|settings| {
+        settings.clock =
+            Arc::new(move || Timestamp::now() + SignedDuration::from_secs(ahead.load(Ordering::SeqCst)));
+    })
+    .await;
+    let cluster = StandIn::start().await;
     let made = running
         .admin
         .post("/clusters", &cluster.registration("c", "t"))
@@ -118,6 +136,70 @@ async fn a_binding_that_fails_half_way_is_not_left() {
     assert!(lent.await.is_err());
     cluster.mood(200);
     deployer::sweep(&running.server.fleet).await.unwrap();
+    assert!(cluster.has_written("DELETE clusterrolebindings/gantry-fleet-deployer-"));
+    running.server.stop().await;
+}
+
+#[tokio::test]
+async fn a_renewal_that_fails_takes_nothing_from_a_deployment_that_runs() {
+    let (running, cluster, id) = with_cluster().await;
+    let (fleet, deployment) = (&running.server.fleet, Uuid::new_v4());
+    let hour = SignedDuration::from_hours(1);
+    deployer::lend(fleet, id, deployment, hour).await.unwrap();
+    // Tokens are not given out for a moment; all else works, so that it could be unbound.
+    cluster.no_tokens.store(true, Ordering::SeqCst);
+    assert!(deployer::lend(fleet, id, deployment, hour).await.is_err());
+    assert!(!cluster.has_written("DELETE clusterrolebindings"));
+    cluster.no_tokens.store(false, Ordering::SeqCst);
+    deployer::lend(fleet, id, deployment, hour).await.unwrap();
+    // One that is not there yet leaves nothing.
+    deployer::take_back(fleet, id, deployment).await.unwrap();
+    cluster.written.lock().unwrap().clear();
+    cluster.no_tokens.store(true, Ordering::SeqCst);
+    assert!(deployer::lend(fleet, id, deployment, hour).await.is_err());
+    assert!(cluster.has_written("DELETE clusterrolebindings"));
+    running.server.stop().await;
+}
+
+#[tokio::test]
+async fn what_is_renewed_is_not_overdue_any_more_and_what_is_given_up_is_not_renewed() {
+    let (running, _cluster, id) = with_cluster().await;
+    let (fleet, deployment) = (&running.server.fleet, Uuid::new_v4());
+    let short = SignedDuration::from_millis(1);
+    deployer::lend(fleet, id, deployment, short).await.unwrap();
+    let pool = pool(&running.database_url).await;
+    let later = fleet.now() + SignedDuration::from_mins(5);
+    let (now, latest) = (time(later), time(later + SignedDuration::from_hours(2)));
+    let found = store::overdue(&pool, now, latest).await.unwrap();
+    assert_eq!(found.len(), 1);
+    // Between the look and the taking back.
+    let hour = SignedDuration::from_hours(1);
+    deployer::lend(fleet, id, deployment, hour).await.unwrap();
+    assert!(!store::give_up(&pool, &found[0], now, latest).await.unwrap());
+    // A renewal says for how long, also when that is shorter than before.
+    deployer::lend(fleet, id, deployment, short).await.unwrap();
+    assert!(store::give_up(&pool, &found[0], now, latest).await.unwrap());
+    let refused = deployer::lend(fleet, id, deployment, hour).await.err().unwrap();
+    assert!(refused.to_string().contains("being taken back"), "{refused}");
+    deployer::sweep(fleet).await.unwrap();
+    deployer::lend(fleet, id, deployment, hour).await.unwrap();
+    running.server.stop().await;
+}
+
+#[tokio::test]
+async fn a_clock_that_is_put_back_leaves_no_deployer_bound_for_hours() {
+    let ahead = Arc::new(AtomicI64::new(6 * 3600));
+    let (running, cluster, id) = with_clock(ahead.clone()).await;
+    let fleet = &running.server.fleet;
+    let long = SignedDuration::from_hours(100);
+    deployer::lend(fleet, id, Uuid::new_v4(), long).await.unwrap();
+    deployer::sweep(fleet).await.unwrap();
+    assert!(
+        !cluster.has_written("DELETE clusterrolebindings"),
+        "it is in time"
+    );
+    ahead.store(0, Ordering::SeqCst);
+    deployer::sweep(fleet).await.unwrap();
     assert!(cluster.has_written("DELETE clusterrolebindings/gantry-fleet-deployer-"));
     running.server.stop().await;
 }

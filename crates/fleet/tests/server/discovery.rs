@@ -151,6 +151,38 @@ async fn a_tag_of_a_registry_that_is_published_anew_is_read_anew(#[case] tells_d
     running.server.stop().await;
 }
 
+#[rstest]
+#[case::always_the_same(false)]
+#[case::another_each_time(true)]
+#[tokio::test]
+async fn a_registry_that_tells_other_digests_is_not_read_without_end(#[case] is_fickle: bool) {
+    let (running, repository) = (Running::start().await, Repository::start().await);
+    let admin = &running.admin;
+    repository.tells_digests.store(true, Ordering::SeqCst);
+    repository.tells_others.store(true, Ordering::SeqCst);
+    repository.is_fickle.store(is_fickle, Ordering::SeqCst);
+    repository.push("widget", "1.0.0", &[crd("widgets.example.com", json!({}))]);
+    let mut body = registration(&repository);
+    body["chartRepository"] = json!(repository.oci_url());
+    admin.post("/operators", &body).await.expect(201);
+    let read = || repository.manifests.load(Ordering::SeqCst);
+    // Once for itself, and once because what is told is not what was read.
+    until("it is read twice", async || (read() == 2).then_some(())).await;
+    version_is(admin, "Discovered", "").await;
+    tokio::time::sleep(std::time::Duration::from_secs(4)).await;
+    assert_eq!(read(), 2, "until the next interval");
+    // A person who asks is answered, once.
+    admin
+        .ask("post", "/operators/widget/refresh", None, &[])
+        .await
+        .expect(200);
+    let expected = if is_fickle { 3 } else { 2 };
+    until("it was asked again", async || (read() == expected).then_some(())).await;
+    tokio::time::sleep(std::time::Duration::from_secs(4)).await;
+    assert_eq!(read(), expected);
+    running.server.stop().await;
+}
+
 #[tokio::test]
 async fn other_values_render_other_definitions() {
     let folder = tempfile::tempdir().unwrap();
@@ -179,6 +211,70 @@ async fn other_values_render_other_definitions() {
         (got.body["crdNames"] == json!(["widgets.example.com"])).then_some(())
     })
     .await;
+    running.server.stop().await;
+}
+
+#[tokio::test]
+async fn a_chart_that_helm_refuses_still_brings_what_lies_open_in_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let helm = folder.path().join("helm");
+    let script = "#!/bin/sh\necho 'Error: execution error at (widget/templates/x.yaml:1): name the host' >&2\nexit 1\n";
+    std::fs::write(&helm, script).unwrap();
+    std::fs::set_permissions(&helm, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let running = Running::with(|settings| settings.helm = Some(helm)).await;
+    let (admin, repository) = (&running.admin, Repository::start().await);
+    let template =
+        "{{ required \"name the host\" .Values.host }}\nkind: CustomResourceDefinition\n".to_owned();
+    let files = [
+        crd("widgets.example.com", json!({})),
+        ("templates/x.yaml", template),
+    ];
+    repository.chart("widget", "1.0.0", &files);
+    admin
+        .post("/operators", &registration(&repository))
+        .await
+        .expect(201);
+    let version = version_is(admin, "Discovered", "name the host").await;
+    assert_eq!(version["crdNames"], json!(["widgets.example.com"]));
+    // Helm is not asked about a chart that only speaks of definitions.
+    let values = "# Whether the CustomResourceDefinition is installed.\ncrds: true\n".to_owned();
+    let files = [crd("widgets.example.com", json!({})), ("values.yaml", values)];
+    repository.chart("widget", "1.1.0", &files);
+    admin
+        .ask("post", "/operators/widget/refresh", None, &[])
+        .await
+        .expect(200);
+    let version = until("the new version is read", async || {
+        let got = admin.get("/operators/widget/versions").await.expect(200);
+        let version = got.body["versions"][0].clone();
+        (version["version"] == "1.1.0" && version["crdDiscovery"] == "Discovered").then_some(version)
+    })
+    .await;
+    assert_eq!(version["crdDiscoveryMessage"], Value::Null);
+    running.server.stop().await;
+}
+
+#[tokio::test]
+async fn what_a_chart_shows_and_tests_with_is_not_what_it_brings() {
+    let (running, repository) = (Running::start().await, Repository::start().await);
+    let admin = &running.admin;
+    let file = |name: &str| definition(name, json!({})).to_string();
+    let files = [
+        ("crds/a.json", file("widgets.example.com")),
+        ("examples/b.json", file("gadgets.example.com")),
+        ("ci/c.json", file("gizmos.example.com")),
+        ("files/d.json", file("things.example.com")),
+    ];
+    repository.chart("widget", "1.0.0", &files);
+    admin
+        .post("/operators", &registration(&repository))
+        .await
+        .expect(201);
+    let version = version_is(admin, "Discovered", "").await;
+    assert_eq!(
+        version["crdNames"],
+        json!(["things.example.com", "widgets.example.com"])
+    );
     running.server.stop().await;
 }
 

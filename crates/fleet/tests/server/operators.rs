@@ -450,3 +450,48 @@ async fn a_change_needs_one_connection_to_the_database() {
     assert!(took < std::time::Duration::from_secs(8), "{took:?}");
     running.server.stop().await;
 }
+
+#[tokio::test]
+async fn a_current_version_may_be_older_than_those_that_are_kept() {
+    let (running, repository) = (Running::start().await, Repository::start().await);
+    let admin = &running.admin;
+    let oldest = ["0.8.0", "0.9.0", "v1.0.0"].map(str::to_owned);
+    for version in oldest
+        .into_iter()
+        .chain((0..202).map(|patch| format!("2.0.{patch}")))
+    {
+        repository.chart("widget", &version, &[]);
+    }
+    let mut body = registration(&repository, "old");
+    body["currentVersion"] = json!("1.0.0");
+    let made = admin.post("/operators", &body).await.expect(201);
+    assert_eq!(made.body["currentVersion"], "v1.0.0");
+    assert_eq!(
+        (&made.body["latestVersion"], &made.body["hasUpdate"]),
+        (&json!("2.0.201"), &json!(true))
+    );
+    let last = async |name: &str| {
+        let got = admin.get(&format!("/operators/{name}/versions?offset=200")).await;
+        let got = got.expect(200).body;
+        (got["total"].clone(), got["versions"][0]["version"].clone())
+    };
+    assert_eq!(last("old").await, (json!(201), json!("v1.0.0")));
+    // Later, too; and it stays when the repository is asked again.
+    admin
+        .post("/operators", &registration(&repository, "new"))
+        .await
+        .expect(201);
+    assert_eq!(last("new").await, (json!(200), Value::Null));
+    let change = |version: &str| json!({"currentVersion": version});
+    let got = admin.put("/operators/new", &change("0.9.0")).await.expect(200);
+    assert_eq!(got.body["currentVersion"], "0.9.0");
+    admin
+        .ask("post", "/operators/new/refresh", None, &[])
+        .await
+        .expect(200);
+    assert_eq!(last("new").await, (json!(201), json!("0.9.0")));
+    let refused = admin.put("/operators/new", &change("0.7.0")).await;
+    let refused = refused.refused(400, "VALIDATION_ERROR");
+    assert!(refused.text.contains("no version 0.7.0"), "{}", refused.text);
+    running.server.stop().await;
+}

@@ -2,7 +2,8 @@
 
 use std::path::Path;
 
-use super::support::{Running, settings, token, until};
+use super::support::{Running, kube::kubeconfig, settings, token, until};
+use base64::{Engine as _, engine::general_purpose::STANDARD};
 use gantry_fleet::{Server, settings::TlsFiles};
 use gantry_fleet_domain::access::Role;
 
@@ -148,4 +149,67 @@ async fn plain_http_on_an_open_address_has_to_be_meant() {
     settings.address = ([0, 0, 0, 0], 0).into();
     let refused = Server::start(settings).await.err().unwrap();
     assert!(refused.to_string().contains("--insecure-http"), "{refused}");
+}
+
+/// A certificate for 127.0.0.1, its own authority, that was good until an hour ago.
+fn expired(folder: &Path) -> (String, String) {
+    let path = |name: &str| folder.join(name).to_str().unwrap().to_owned();
+    let settings = format!(
+        "[ca]\ndefault_ca = d\n[d]\ndatabase = {}\nserial = {}\nnew_certs_dir = {}\ndefault_md = sha256\npolicy = p\n\
+         x509_extensions = e\n[e]\nsubjectAltName = IP:127.0.0.1\nbasicConstraints = critical,CA:FALSE\n[p]\n\
+         commonName = supplied\n",
+        path("index"),
+        path("serial"),
+        path(""),
+    );
+    std::fs::write(path("ca.cnf"), settings).unwrap();
+    std::fs::write(path("index"), "").unwrap();
+    std::fs::write(path("serial"), "01\n").unwrap();
+    let (key, request, certificate) = (path("old.key"), path("old.request"), path("old.crt"));
+    let new_key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"];
+    let mut arguments = vec!["req", "-new", "-subj", "/CN=old"];
+    arguments.extend(new_key);
+    arguments.extend(["-keyout", &key, "-out", &request]);
+    openssl(&arguments);
+    let utc = |hours: i64| {
+        let at = jiff::Timestamp::now() - jiff::SignedDuration::from_hours(hours);
+        at.to_zoned(jiff::tz::TimeZone::UTC)
+            .strftime("%Y%m%d%H%M%SZ")
+            .to_string()
+    };
+    let (from, until, configuration) = (utc(48), utc(1), path("ca.cnf"));
+    let mut arguments = vec!["ca", "-batch", "-selfsign", "-notext", "-config", &configuration];
+    arguments.extend(["-in", &request, "-keyfile", &key, "-out", &certificate]);
+    arguments.extend(["-startdate", &from, "-enddate", &until]);
+    openssl(&arguments);
+    (certificate, key)
+}
+
+#[tokio::test]
+async fn a_cluster_whose_certificate_has_expired_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let (certificate, key) = expired(folder.path());
+    // Anything that has such a certificate.
+    let cluster = Running::with(|settings| {
+        settings.tls = Some(TlsFiles {
+            certificate: certificate.clone().into(),
+            key: key.into(),
+            client_authority: None,
+        });
+    })
+    .await;
+    let running = Running::start().await;
+    let mut kubeconfig = kubeconfig(&format!("https://{}", cluster.server.address), "t");
+    let authority = std::fs::read(&certificate).unwrap();
+    kubeconfig["clusters"][0]["cluster"]["certificate-authority-data"] = STANDARD.encode(authority).into();
+    let body = serde_json::json!({"name": "old", "environment": "Dev", "kubeconfig": kubeconfig});
+    let refused = running.admin.post("/clusters", &body).await;
+    let refused = refused.refused(503, "CLUSTER_UNREACHABLE");
+    assert!(
+        refused.text.contains("a certificate has expired"),
+        "{}",
+        refused.text
+    );
+    running.server.stop().await;
+    cluster.server.stop().await;
 }

@@ -5,7 +5,7 @@ use std::sync::{
     atomic::{AtomicBool, AtomicUsize, Ordering},
 };
 
-use super::support::{Running, charts::Repository, kube::StandIn, pool, until};
+use super::support::{Running, charts::Repository, key_line, kube::StandIn, pool, until};
 use axum::{
     Json, Router,
     extract::{Path, State},
@@ -14,7 +14,7 @@ use axum::{
 };
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use gantry_fleet::infrastructure::{
-    keys::Keys,
+    keys::{Keys, LocalKeys},
     vault::{Vault, VaultToken},
 };
 use gantry_fleet_domain::access::Role;
@@ -23,7 +23,8 @@ use serde_json::{Value, json};
 #[derive(Clone, Default)]
 struct Transit {
     sealed: Arc<AtomicBool>,
-    kept: Arc<Mutex<Vec<(String, String)>>>,
+    /// Text, context, and the name of the key.
+    kept: Arc<Mutex<Vec<(String, String, String)>>>,
     /// How often the key was rotated.
     rotations: Arc<AtomicUsize>,
     /// Ciphertexts of versions below it are not opened any more.
@@ -33,6 +34,10 @@ struct Transit {
 impl Transit {
     /// A Vault with it, and the file that has the token for it.
     async fn start(&self, folder: &std::path::Path) -> (Vault, std::path::PathBuf) {
+        self.start_with("fleet", folder).await
+    }
+
+    async fn start_with(&self, key: &str, folder: &std::path::Path) -> (Vault, std::path::PathBuf) {
         let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
         let router = Router::new()
             .route("/v1/transit/{verb}/{key}", post(transit))
@@ -42,7 +47,7 @@ impl Transit {
         tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
         let file = folder.join("token");
         std::fs::write(&file, "vault-token\n").unwrap();
-        let vault = Vault::new(&address, "transit", "fleet", VaultToken::File(file.clone())).unwrap();
+        let vault = Vault::new(&address, "transit", key, VaultToken::File(file.clone())).unwrap();
         (vault, file)
     }
 }
@@ -58,7 +63,7 @@ async fn transit(
         return Err(StatusCode::SERVICE_UNAVAILABLE);
     }
     if headers.get("x-vault-token").and_then(|token| token.to_str().ok()) != Some("vault-token")
-        || key != "fleet"
+        || !["fleet", "next"].contains(&key.as_str())
     {
         return Err(StatusCode::FORBIDDEN);
     }
@@ -66,7 +71,7 @@ async fn transit(
     let mut kept = transit.kept.lock().unwrap();
     match verb.as_str() {
         "encrypt" => {
-            kept.push((text("plaintext"), text("associated_data")));
+            kept.push((text("plaintext"), text("associated_data"), key));
             let version = 1 + transit.rotations.load(Ordering::SeqCst);
             Ok(Json(
                 json!({"data": {"ciphertext": format!("vault:v{version}:{}", kept.len() - 1)}}),
@@ -82,8 +87,8 @@ async fn transit(
             if version < transit.min_decryption_version.load(Ordering::SeqCst) {
                 return Err(StatusCode::BAD_REQUEST);
             }
-            let (plain, context) = kept.get(number).ok_or(StatusCode::BAD_REQUEST)?;
-            if *context != text("associated_data") {
+            let (plain, context, with) = kept.get(number).ok_or(StatusCode::BAD_REQUEST)?;
+            if *context != text("associated_data") || *with != key {
                 return Err(StatusCode::BAD_REQUEST);
             }
             Ok(Json(json!({"data": {"plaintext": plain}})))
@@ -116,7 +121,7 @@ async fn vault_seals_what_clusters_are_reached_with() {
         (key.as_str(), wrapped.starts_with(b"vault:v1:")),
         ("vault:transit/fleet", true)
     );
-    let is_bound = |(_, context): &(String, String)| {
+    let is_bound = |(_, context, _): &(String, String, String)| {
         let context = STANDARD.decode(context).unwrap();
         String::from_utf8_lossy(&context).contains("kubeconfig")
     };
@@ -227,4 +232,57 @@ async fn what_an_older_version_of_the_key_wrapped_is_rewrapped_after_a_rotation(
     .await;
     assert_eq!(wrapped().await, before);
     again.stop().await;
+}
+
+#[tokio::test]
+async fn what_a_file_sealed_moves_to_vault_and_on_to_another_key_of_it() {
+    let (engine, folder) = (Transit::default(), tempfile::tempdir().unwrap());
+    let line = key_line();
+    let file = || Keys::local(LocalKeys::parse(&line).unwrap());
+    let running = Running::with(|settings| settings.keys = file()).await;
+    let cluster = StandIn::start().await;
+    running
+        .admin
+        .post("/clusters", &cluster.registration("c", "t"))
+        .await
+        .expect(201);
+    running.server.stop().await;
+    let pool = pool(&running.database_url).await;
+    let key = async || -> String {
+        sqlx::query_scalar("select key_id from clusters")
+            .fetch_one(&pool)
+            .await
+            .unwrap()
+    };
+    let with = async |keys: Keys| {
+        let mut settings = super::support::settings(&running.database_url, folder.path());
+        settings.keys = keys;
+        settings.health_interval = jiff::SignedDuration::from_secs(1);
+        gantry_fleet::Server::start(settings).await.unwrap()
+    };
+    let fleet = Keys::vault(engine.start(folder.path()).await.0);
+    let next = Keys::vault(engine.start_with("next", folder.path()).await.0);
+    for (keys, expected) in [
+        (fleet.clone().and_opens(file()), "vault:transit/fleet"),
+        (next.clone().and_opens(fleet), "vault:transit/next"),
+    ] {
+        let server = with(keys).await;
+        until("everything is under it", async || {
+            (key().await == expected).then_some(())
+        })
+        .await;
+        server.stop().await;
+    }
+    // Those from before may go.
+    let server = with(next).await;
+    let admin = super::support::Asker::new(&server, Some(super::support::token("admin", Role::Admin)));
+    let asked = cluster.asked();
+    // It is looked at anew, by a process that has not seen it before.
+    let change = json!({"description": "moved"});
+    admin.put("/clusters/c", &change).await.expect(200);
+    until("the cluster is looked at", async || {
+        (cluster.asked() > asked).then_some(())
+    })
+    .await;
+    server.stop().await;
 }

@@ -1,5 +1,6 @@
 //! `gantry fleet`.
 
+mod sealing;
 mod serve;
 mod state;
 mod token;

@@ -6,9 +6,8 @@ use anyhow::{Context as _, bail};
 use clap::Args;
 use gantry_fleet::{
     infrastructure::{
-        keys::{Keys, LocalKeys},
+        keys::LocalKeys,
         tokens::{self, KeySource},
-        vault::{Vault, VaultToken},
     },
     settings::{Limits, Rates, Retention, Settings, TlsFiles},
 };
@@ -18,7 +17,10 @@ use gantry_ledger::Signer;
 use jiff::SignedDuration;
 use url::Url;
 
-use super::state::{Database, secret};
+use super::{
+    sealing::{self, Sealing},
+    state::{Database, secret},
+};
 use crate::process::{LogFormat, stop_signal};
 
 #[derive(Args)]
@@ -101,22 +103,8 @@ pub struct Arguments {
     /// How long tokens of local users are valid.
     #[arg(long, env = "GANTRY_FLEET_TOKEN_HOURS", default_value_t = 8, value_parser = clap::value_parser!(i64).range(1..=168))]
     token_hours: i64,
-    /// Keys that seal kubeconfigs, one on a line, 32 bytes in base64; the first one seals, the others still open. Read again
-    /// when it changes. GANTRY_FLEET_KEY may hold the same text instead.
-    #[arg(long, env = "GANTRY_FLEET_KEY_FILE", value_name = "FILE")]
-    key_file: Option<PathBuf>,
-    /// Let Vault's transit engine seal them instead: its address.
-    #[arg(long, env = "VAULT_ADDR", value_name = "URL", requires = "vault_key")]
-    vault_address: Option<String>,
-    /// Where the engine is mounted.
-    #[arg(long, env = "GANTRY_FLEET_VAULT_MOUNT", default_value = "transit")]
-    vault_mount: String,
-    /// The name of the key in it.
-    #[arg(long, env = "GANTRY_FLEET_VAULT_KEY", value_name = "NAME")]
-    vault_key: Option<String>,
-    /// File with the token for it, read at each use; VAULT_TOKEN is taken otherwise.
-    #[arg(long, env = "GANTRY_FLEET_VAULT_TOKEN_FILE", value_name = "FILE")]
-    vault_token_file: Option<PathBuf>,
+    #[command(flatten)]
+    sealing: Sealing,
     /// Ed25519 key (PEM) that signs heads of the audit log.
     #[arg(long, env = "GANTRY_FLEET_AUDIT_KEY_FILE", value_name = "FILE")]
     audit_key_file: Option<PathBuf>,
@@ -201,7 +189,7 @@ pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
         arguments.log_format.into(),
         endpoint,
     );
-    let (keys, key_file) = keys(&arguments)?;
+    let (keys, key_file) = sealing::keys(&arguments.sealing, &arguments.database)?;
     let (sources, login_secret) = token_keys(&arguments)?;
     let audit_key = audit_key(&arguments)?;
     let tls = match (&arguments.tls_cert, &arguments.tls_key) {
@@ -217,7 +205,7 @@ pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
     } else {
         ([127, 0, 0, 1], 8080)
     };
-    let (database_url, mut postgres) = arguments.database.open().await?;
+    let (database_url, mut postgres) = arguments.database.keep().await?;
     let settings = Settings {
         address: arguments.address.unwrap_or_else(|| usual.into()),
         admin_address: Some(arguments.admin_address),
@@ -282,44 +270,6 @@ pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
 
 fn days(count: i64) -> SignedDuration {
     SignedDuration::from_hours(24 * count)
-}
-
-/// What seals kubeconfigs: given, or made in the state folder for a server that keeps its own database.
-fn keys(arguments: &Arguments) -> anyhow::Result<(Keys, Option<PathBuf>)> {
-    if let (Some(address), Some(key)) = (&arguments.vault_address, &arguments.vault_key) {
-        let token = match (&arguments.vault_token_file, std::env::var("VAULT_TOKEN")) {
-            (Some(file), _) => VaultToken::File(file.clone()),
-            (None, Ok(token)) => VaultToken::Text(token),
-            (None, Err(_)) => bail!("Vault needs a token: --vault-token-file or VAULT_TOKEN"),
-        };
-        return Ok((
-            Keys::vault(Vault::new(address, &arguments.vault_mount, key, token)?),
-            None,
-        ));
-    }
-    if let Ok(text) = std::env::var("GANTRY_FLEET_KEY")
-        && !text.is_empty()
-    {
-        return Ok((
-            Keys::local(LocalKeys::parse(&text).context("GANTRY_FLEET_KEY")?),
-            None,
-        ));
-    }
-    let file = match &arguments.key_file {
-        Some(file) => file.clone(),
-        None if arguments.database.is_private() => {
-            secret(&arguments.database.folder()?, "kubeconfig.key", || {
-                Ok(LocalKeys::generate()?)
-            })?
-        }
-        None => bail!(
-            "credentials of clusters need a key that all replicas share: --key-file, GANTRY_FLEET_KEY or Vault (make a key: openssl rand -base64 32)"
-        ),
-    };
-    let text =
-        std::fs::read_to_string(&file).with_context(|| format!("failed to read {}", file.display()))?;
-    let keys = LocalKeys::parse(&text).with_context(|| file.display().to_string())?;
-    Ok((Keys::local(keys), Some(file)))
 }
 
 fn token_keys(arguments: &Arguments) -> anyhow::Result<(Vec<KeySource>, Option<PathBuf>)> {

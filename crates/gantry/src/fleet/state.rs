@@ -41,16 +41,32 @@ impl Database {
 
     /// The address, and the private server behind it if there is one.
     pub async fn open(&self) -> anyhow::Result<(String, Option<PrivatePostgres>)> {
-        if let Some(url) = self.database_url.as_ref().filter(|url| !url.is_empty()) {
-            return Ok((url.clone(), None));
+        if let Some(url) = self.given() {
+            return Ok((url, None));
         }
-        let folder = self.folder()?.join("postgres");
-        let server = PrivatePostgres::start(&folder).await?;
+        let server = PrivatePostgres::start(&self.postgres()?).await?;
         Ok((server.url(), Some(server)))
     }
 
+    /// The same for one who keeps that server running, of whom there can be one for each folder.
+    pub async fn keep(&self) -> anyhow::Result<(String, Option<PrivatePostgres>)> {
+        if let Some(url) = self.given() {
+            return Ok((url, None));
+        }
+        let server = PrivatePostgres::start_alone(&self.postgres()?).await?;
+        Ok((server.url(), Some(server)))
+    }
+
+    fn given(&self) -> Option<String> {
+        self.database_url.clone().filter(|url| !url.is_empty())
+    }
+
+    fn postgres(&self) -> anyhow::Result<PathBuf> {
+        Ok(self.folder()?.join("postgres"))
+    }
+
     pub fn is_private(&self) -> bool {
-        self.database_url.as_ref().is_none_or(String::is_empty)
+        self.given().is_none()
     }
 }
 

@@ -9,6 +9,7 @@
 #[path = "../../../kit/tests/support/collector.rs"]
 mod collector;
 mod killed;
+mod private;
 mod process;
 mod secrets;
 #[allow(dead_code, reason = "the tests of the library use the rest of it")]

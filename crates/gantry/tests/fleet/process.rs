@@ -30,25 +30,7 @@ pub struct Process {
 impl Process {
     /// Replicas have the same database and the same key.
     pub async fn start(database_url: &str, key: &str, folder: &Path, more: &[&str]) -> Self {
-        let secret = folder.join("token.key");
-        std::fs::write(&secret, SECRET).unwrap();
-        let mut child = Command::new(env!("CARGO_BIN_EXE_gantry"))
-            .args(["fleet", "serve", "--address", "127.0.0.1:0"])
-            .args(["--admin-address", "127.0.0.1:0", "--log-format", "json"])
-            .args(["--allow-insecure-clusters", "--health-seconds", "1"])
-            .args(["--rate-read", "100000", "--rate-write", "100000"])
-            .args(["--rate-register-cluster", "100000", "--database-connections", "8"])
-            .arg("--jwt-secret-file")
-            .arg(&secret)
-            .args(more)
-            .env("DATABASE_URL", database_url)
-            .env("GANTRY_FLEET_KEY", key)
-            .env_remove("RUST_LOG")
-            .stdin(Stdio::null())
-            .stderr(Stdio::piped())
-            .kill_on_drop(true)
-            .spawn()
-            .unwrap();
+        let mut child = Self::command(database_url, key, folder, more).spawn().unwrap();
         let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
         let said: Arc<Mutex<Vec<String>>> = Arc::default();
         let served = tokio::time::timeout(Duration::from_secs(60), async {
@@ -77,6 +59,36 @@ impl Process {
             said,
             reads,
         }
+    }
+
+    /// How it is started.
+    pub fn command(database_url: &str, key: &str, folder: &Path, more: &[&str]) -> Command {
+        let secret = folder.join("token.key");
+        std::fs::write(&secret, SECRET).unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_gantry"));
+        command
+            .args([
+                "fleet",
+                "serve",
+                "--address",
+                "127.0.0.1:0",
+                "--log-format",
+                "json",
+            ])
+            .args(["--allow-insecure-clusters", "--health-seconds", "1"])
+            .args(["--rate-read", "100000", "--rate-write", "100000"])
+            .args(["--rate-register-cluster", "100000", "--database-connections", "8"])
+            .arg("--jwt-secret-file")
+            .arg(&secret)
+            .args(more)
+            .env("DATABASE_URL", database_url)
+            .env("GANTRY_FLEET_KEY", key)
+            .env("GANTRY_ADMIN_ADDRESS", "127.0.0.1:0")
+            .env_remove("RUST_LOG")
+            .stdin(Stdio::null())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true);
+        command
     }
 
     pub fn admin(&self) -> Asker {

@@ -259,6 +259,13 @@ const VERSIONS: &[Version] = &[
         found: "Failed",
         said: "memory",
     },
+    // Fewer than there are addresses for, and more than a pod has.
+    Version {
+        number: "1.0.11",
+        template: "{{ $x := repeat 1200000000 \"x\" }}",
+        found: "Failed",
+        said: "memory",
+    },
     Version {
         number: "1.0.2",
         template: "{{ range until 90000 }}{{ range until 90000 }}{{ end }}{{ end }}",

@@ -5,10 +5,10 @@ use std::{path::Path, process::Command};
 use anyhow::Context as _;
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use gantry_e2e::{cluster::eventually, fleet::Fleet};
-use gantry_fleet::infrastructure::kubernetes::{connect, deployer, slots::Slots, with_token};
+use gantry_fleet::infrastructure::kubernetes::{connect, deployer, reader, slots::Slots, with_token};
 use jiff::{Timestamp, ToSpan as _, tz::TimeZone};
 use k8s_openapi::api::{
-    core::v1::{Namespace, Secret, ServiceAccount},
+    core::v1::{Namespace, Node, Secret, ServiceAccount},
     rbac::v1::{ClusterRole, ClusterRoleBinding},
 };
 use kube::{
@@ -85,6 +85,51 @@ async fn a_deployer_can_deploy_while_it_is_bound_and_not_after() -> anyhow::Resu
     );
     // What is gone can be taken away once more.
     deployer::unbind(&client(&document).await?, deployment).await?;
+    eventually(async || {
+        anyhow::ensure!(lasting().await?.is_empty(), "a token is left");
+        Ok(())
+    })
+    .await
+}
+
+/// Only servers before 1.24 make such tokens.
+#[tokio::test]
+async fn a_token_of_the_reader_that_does_not_end_by_itself_ends_with_the_next_renewal() -> anyhow::Result<()>
+{
+    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+    let document = kubeconfig("GANTRY_TEST_SIM")?;
+    let admin = client(&document).await?;
+    let version = admin.apiserver_version().await?;
+    if version.minor.trim_end_matches('+').parse::<u32>()? >= 24 {
+        println!("NOT TESTED: tokens that do not end, because {version:?} makes none");
+        return Ok(());
+    }
+    let cluster = Uuid::new_v4();
+    let name = format!("gantry-fleet-reader-{}", &cluster.simple().to_string()[..12]);
+    reader::open(&admin, cluster, &[], Timestamp::now()).await?;
+    let secrets: Api<Secret> = Api::namespaced(admin.clone(), "gantry-fleet");
+    let lasting = async || -> anyhow::Result<Vec<(String, String)>> {
+        let all = secrets.list(&ListParams::default()).await?.items;
+        let token = |secret: Secret| {
+            let text = secret.data?.get("token")?.0.clone();
+            Some((secret.metadata.name?, String::from_utf8(text).ok()?))
+        };
+        let found = all.into_iter().filter_map(token);
+        Ok(found.filter(|(secret, _)| secret.starts_with(&name)).collect())
+    };
+    let (secret, token) = eventually(async || lasting().await?.pop().context("none yet")).await?;
+    let holder = connect(&with_token(&document, &token), &Slots::new(4)).await?;
+    let nodes: Api<Node> = Api::all(holder);
+    eventually(async || Ok(nodes.list(&ListParams::default()).await.map(drop)?)).await?;
+    reader::open(&admin, cluster, &[], Timestamp::now()).await?;
+    assert!(lasting().await?.iter().all(|(other, _)| *other != secret));
+    let refused = eventually(async || {
+        let refused = nodes.list(&ListParams::default()).await;
+        Ok(refused.err().context("it still opens")?.to_string())
+    })
+    .await?;
+    assert!(refused.contains("nauthorized"), "{refused}");
+    reader::remove(&admin, cluster).await?;
     eventually(async || {
         anyhow::ensure!(lasting().await?.is_empty(), "a token is left");
         Ok(())

@@ -138,7 +138,7 @@ fn part(path: &str) -> Option<Part> {
                 packed if is_archive(packed) => Some(Part::Packed),
                 _ => continue,
             },
-            _ if is_prose(path) => None,
+            folder if is_prose(path) || is_for_people(folder) => None,
             _ => Some(Part::Other),
         };
     }
@@ -148,6 +148,14 @@ fn part(path: &str) -> Option<Part> {
 fn is_prose(path: &str) -> bool {
     let lower = path.to_ascii_lowercase();
     [".md", ".txt"].iter().any(|ending| lower.ends_with(ending))
+}
+
+/// Folders of a chart that show how it is used, or test it. What is in them is not installed with it.
+fn is_for_people(folder: &str) -> bool {
+    [
+        "ci", "doc", "docs", "example", "examples", "sample", "samples", "test", "tests",
+    ]
+    .contains(&folder)
 }
 
 #[cfg(test)]
@@ -218,6 +226,11 @@ pub mod tests {
     #[case("x/values.yaml", Some(Part::Other))]
     #[case("x/files/a.yaml", Some(Part::Other))]
     #[case("x/README.md", None)]
+    #[case("x/examples/crd.yaml", None)]
+    #[case("x/ci/crd-values.yaml", None)]
+    #[case("x/charts/y/examples/crd.yaml", None)]
+    #[case("x/templates/examples/crd.yaml", Some(Part::Template))]
+    #[case("x/crds/examples/crd.yaml", Some(Part::Plain))]
     fn parts(#[case] path: &str, #[case] expected: Option<Part>) {
         assert_eq!(part(path), expected);
     }

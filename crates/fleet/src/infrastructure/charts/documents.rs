@@ -17,20 +17,25 @@ pub fn may_hold_or_pack(name: &str) -> bool {
     may_hold(name) || is_archive(name)
 }
 
-fn has(file: &File, word: &str) -> bool {
-    file.bytes
-        .windows(word.len())
-        .any(|window| window == word.as_bytes())
+const KIND: &str = "CustomResourceDefinition";
+
+fn has(bytes: &[u8], word: &str) -> bool {
+    bytes.windows(word.len()).any(|window| window == word.as_bytes())
 }
 
 /// Most files of a chart have no definitions, and need not even be parsed.
 pub fn may_define(file: &File) -> bool {
-    has(file, "CustomResourceDefinition")
+    if !has(&file.bytes, KIND) {
+        return false;
+    }
+    // A comment in values.yaml that speaks of definitions makes none. A template may have one in the middle of a line.
+    let is_said = |line: &[u8]| !line.trim_ascii_start().starts_with(b"#") && has(line, KIND);
+    !file.read_by_templates || !may_hold(&file.path) || file.bytes.split(|byte| *byte == b'\n').any(is_said)
 }
 
 /// Whether the file may hold definitions that only Helm can tell for sure.
 pub fn is_templated(file: &File) -> bool {
-    (file.read_by_templates || file.template && has(file, "{{")) && may_define(file)
+    (file.read_by_templates || file.template && has(&file.bytes, "{{")) && may_define(file)
 }
 
 /// All documents of a file, with lists opened.
@@ -162,6 +167,24 @@ mod tests {
         assert!(notes.is_empty(), "{notes:?}");
         assert_eq!(documents[0]["spec"]["group"], "example.com");
         assert_eq!(documents[0]["metadata"]["labels"]["a"], "-x");
+    }
+
+    #[test]
+    fn a_comment_in_values_defines_nothing() {
+        let values = |text: &str| File {
+            path: "x/values.yaml".to_owned(),
+            read_by_templates: true,
+            ..file(text, false)
+        };
+        let comment = "crds:\n  # Install the CustomResourceDefinition.\n  enabled: true\n";
+        assert!(!may_define(&values(comment)) && !is_templated(&values(comment)));
+        let said = values("extra:\n- kind: CustomResourceDefinition\n");
+        assert!(is_templated(&said), "a template may print it");
+        let helper = File {
+            path: "x/templates/_helpers.tpl".to_owned(),
+            ..values("# kind: CustomResourceDefinition")
+        };
+        assert!(may_define(&helper), "that is no YAML");
     }
 
     #[test]

@@ -14,25 +14,61 @@ use crate::infrastructure::yaml;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 const MAX_OUTPUT: u64 = 32 << 20;
-/// Of addresses, of which Go takes up to 1.5 GiB before it begins. A template may ask for a text of any length.
+/// Addresses that Go takes before it begins, of which it uses few: 1.25 GiB, and a little more where there are many cores.
 #[cfg(target_os = "linux")]
-const MAX_MEMORY: u64 = 3 << 30;
+const RESERVED: u64 = 1408 << 20;
+/// More than any good chart takes.
+const MOST: u64 = 1 << 30;
+/// As much as a large one takes; where there is less, only one is rendered at a time.
+const USUAL: u64 = 512 << 20;
+const AT_ONCE: usize = 4;
 
-pub async fn template(helm: &Path, archive: Vec<u8>, values: &Value) -> Result<Vec<Value>, ChartError> {
+/// How much memory one Helm may take, and how many there may be at once. A template may ask for a text of any length, and
+/// where the memory of a container ends, the kernel may end all that is in it, the server too. So all of them together have
+/// half of what there is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Share {
+    pub bytes: u64,
+    pub at_once: usize,
+}
+
+impl Share {
+    pub fn of(limit: Option<u64>) -> Self {
+        let Some(limit) = limit else {
+            return Self {
+                bytes: MOST,
+                at_once: AT_ONCE,
+            };
+        };
+        let half = limit / 2;
+        let at_once = usize::try_from(half / USUAL).unwrap_or(AT_ONCE).clamp(1, AT_ONCE);
+        Self {
+            bytes: (half / at_once as u64).min(MOST),
+            at_once,
+        }
+    }
+}
+
+pub async fn template(
+    helm: &Path,
+    archive: Vec<u8>,
+    values: &Value,
+    most: u64,
+) -> Result<Vec<Value>, ChartError> {
     let failed = |why: &str| ChartError::Helm(why.to_owned());
     let folder = tempfile::Builder::new()
         .prefix("gantry-chart-")
         .permissions(std::os::unix::fs::PermissionsExt::from_mode(0o700))
         .tempdir()
-        .map_err(|_| failed("no folder for it"))?;
+        .map_err(|_| ChartError::NoHelm("no folder for it"))?;
     let chart = folder.path().join("chart.tgz");
     let file = folder.path().join("values.json");
     tokio::fs::write(&chart, archive)
         .await
-        .map_err(|_| failed("no room for it"))?;
+        .map_err(|_| ChartError::NoHelm("no room for the chart"))?;
     tokio::fs::write(&file, values.to_string())
         .await
-        .map_err(|_| failed("no room for it"))?;
+        .map_err(|_| ChartError::NoHelm("no room for the chart"))?;
     let mut child = Command::new(helm)
         .args(["template", "gantry"])
         .arg(&chart)
@@ -49,6 +85,8 @@ pub async fn template(helm: &Path, archive: Vec<u8>, values: &Value) -> Result<V
         .env_clear()
         .env("HOME", folder.path())
         .env("PATH", "/usr/bin:/bin")
+        // It tidies up before it is refused more.
+        .env("GOMEMLIMIT", (most / 4 * 3).to_string())
         .current_dir(folder.path())
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -56,11 +94,11 @@ pub async fn template(helm: &Path, archive: Vec<u8>, values: &Value) -> Result<V
         .kill_on_drop(true)
         .process_group(0)
         .spawn()
-        .map_err(|_| failed("it cannot be started"))?;
+        .map_err(|_| ChartError::NoHelm("it cannot be started"))?;
     let (Some(stdout), Some(stderr)) = (child.stdout.take(), child.stderr.take()) else {
-        return Err(failed("it cannot be read"));
+        return Err(ChartError::NoHelm("it cannot be read"));
     };
-    confine(&child).map_err(|_| failed("it cannot be kept within limits"))?;
+    confine(&child, most).map_err(|_| ChartError::NoHelm("it cannot be kept within limits"))?;
     let (mut output, mut said) = (Vec::new(), Vec::new());
     let (mut stdout, mut stderr) = (stdout.take(MAX_OUTPUT + 1), stderr.take(1 << 20));
     // Its output is let go of as soon as it is too long, and with that Helm ends.
@@ -88,12 +126,19 @@ pub async fn template(helm: &Path, archive: Vec<u8>, values: &Value) -> Result<V
 }
 
 /// Before it has read its first file. Elsewhere than on Linux only its time is limited.
-fn confine(child: &Child) -> std::io::Result<()> {
+#[cfg_attr(
+    not(target_os = "linux"),
+    allow(unused_variables, reason = "there is no such limit")
+)]
+fn confine(child: &Child, most: u64) -> std::io::Result<()> {
     #[cfg(target_os = "linux")]
     if let Some(pid) = child.id().and_then(|id| i32::try_from(id).ok()) {
         use rustix::process::{Pid, Resource, Rlimit, prlimit};
         for (resource, most) in [
-            (Resource::As, MAX_MEMORY),
+            // Against one text of a huge length, whose addresses Go reserves first.
+            (Resource::As, RESERVED + most),
+            // Against many small ones. A large piece of what was reserved can still go past it, in one step.
+            (Resource::Data, most),
             (Resource::Fsize, MAX_OUTPUT),
             (Resource::Core, 0),
         ] {
@@ -111,9 +156,14 @@ fn confine(child: &Child) -> std::io::Result<()> {
 
 /// Why Helm failed, of all that it said. When memory ends, Go tells what it was doing everywhere.
 fn cause(said: &str) -> String {
+    let is_memory = |line: &str| {
+        ["out of memory", "cannot allocate memory", "cannot map pages"]
+            .iter()
+            .any(|words| line.contains(words))
+    };
     if said
         .lines()
-        .any(|line| line.starts_with("fatal error: ") && line.contains("out of memory"))
+        .any(|line| (line.starts_with("fatal error: ") || line.starts_with("runtime: ")) && is_memory(line))
     {
         return "it takes more memory than a chart should".to_owned();
     }
@@ -127,4 +177,55 @@ fn cause(said: &str) -> String {
     }
     let (begin, end) = (cause.chars().take(150), cause.chars().skip(letters - 240));
     begin.chain(" … ".chars()).chain(end).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use rstest::rstest;
+
+    use super::*;
+
+    #[rstest]
+    #[case::none(None, MOST, 4)]
+    #[case::a_small_pod(Some(512 << 20), 256 << 20, 1)]
+    #[case::as_the_chart_gives(Some(1 << 30), 512 << 20, 1)]
+    #[case::two(Some(2 << 30), 512 << 20, 2)]
+    #[case::large(Some(64 << 30), MOST, 4)]
+    fn shares(#[case] limit: Option<u64>, #[case] bytes: u64, #[case] at_once: usize) {
+        let share = Share::of(limit);
+        assert_eq!((share.bytes, share.at_once), (bytes, at_once));
+        if let Some(limit) = limit {
+            assert!(share.bytes * share.at_once as u64 <= limit / 2);
+        }
+    }
+
+    #[test]
+    fn out_of_memory_is_told_in_one_way() {
+        for said in [
+            "fatal error: runtime: out of memory\n\ngoroutine 1",
+            "runtime: cannot allocate memory\n",
+            "fatal error: runtime: cannot map pages in arena address space",
+        ] {
+            assert!(cause(said).contains("more memory than a chart should"), "{said}");
+        }
+        assert_eq!(cause("Error: no memory for it\n"), "no memory for it");
+    }
+
+    /// Something in Helm's place that takes as much as a chart that means harm.
+    #[cfg(target_os = "linux")]
+    #[tokio::test]
+    async fn what_takes_more_than_its_share_ends_and_nothing_else() {
+        let folder = tempfile::tempdir().unwrap();
+        let helm = folder.path().join("helm");
+        // A copy needs its block in memory.
+        let script = "#!/bin/sh\nexec dd if=/dev/zero of=/dev/null bs=600M count=1\n";
+        std::fs::write(&helm, script).unwrap();
+        std::fs::set_permissions(&helm, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let run = async |most: u64| template(&helm, Vec::new(), &Value::Null, most).await;
+        let refused = run(256 << 20).await.unwrap_err().to_string();
+        assert!(refused.contains("memory"), "{refused}");
+        run(1 << 30).await.unwrap();
+    }
 }

@@ -13,6 +13,7 @@ use gantry_fleet_domain::{crd_diff::is_definition, operator::Repository};
 use jiff::Timestamp;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
+use tokio::sync::Semaphore;
 
 use super::{
     http::{self, Credentials, HttpError},
@@ -37,6 +38,8 @@ pub enum ChartError {
     Digest,
     #[error("helm could not render the chart: {0}")]
     Helm(String),
+    #[error("helm could not be run: {0}")]
+    NoHelm(&'static str),
     #[error("the registry wants credentials, or does not take those that are known")]
     Credentials,
 }
@@ -70,14 +73,46 @@ pub struct Definitions {
     pub digest: Option<String>,
 }
 
+impl Definitions {
+    /// Adds what Helm made of the templates. A chart that needs values to be rendered still brings what is in its `crds/`, so
+    /// its words become a note then. What is wrong on our side is an error: it is tried again.
+    fn take_rendered(&mut self, rendered: Result<Vec<Value>, ChartError>) -> Result<(), ChartError> {
+        match rendered {
+            Ok(rendered) => {
+                self.definitions
+                    .extend(rendered.into_iter().filter(is_definition));
+                Ok(())
+            }
+            Err(error @ ChartError::Helm(_)) if !self.definitions.is_empty() => {
+                self.notes.push(format!(
+                    "{error}; the definitions outside of templates are known, others may be missing"
+                ));
+                Ok(())
+            }
+            Err(error) => Err(error),
+        }
+    }
+}
+
 pub struct Charts {
     http: reqwest::Client,
     helm: Option<PathBuf>,
+    /// Of memory, for Helm.
+    share: u64,
+    /// Charts that are read at once: where there is little memory, one.
+    turns: Semaphore,
 }
 
 impl Charts {
-    pub fn new(http: reqwest::Client, helm: Option<PathBuf>) -> Self {
-        Self { http, helm }
+    /// With so much memory for this process, if that is limited.
+    pub fn new(http: reqwest::Client, helm: Option<PathBuf>, memory: Option<u64>) -> Self {
+        let share = helm::Share::of(memory);
+        Self {
+            http,
+            helm,
+            share: share.bytes,
+            turns: Semaphore::new(share.at_once),
+        }
     }
 
     /// Whether what a chart brings depends on values.
@@ -122,6 +157,8 @@ impl Charts {
         credentials: Option<&Credentials>,
     ) -> Result<Definitions, ChartError> {
         let (archive, digest) = self.fetch(repository, chart, version, credentials).await?;
+        // Held until it is read: packed and unpacked it takes memory here as well.
+        let _turn = self.turns.acquire().await;
         // Away from those who answer requests: a chart may be large, and may be made to be slow.
         let packed = archive.clone();
         let with_helm = self.helm.is_some();
@@ -130,10 +167,8 @@ impl Charts {
             .await
             .map_err(|_| ChartError::Archive("reading it failed".to_owned()))??;
         if templated && let Some(helm) = &self.helm {
-            let rendered = helm::template(helm, archive, values).await?;
-            found
-                .definitions
-                .extend(rendered.into_iter().filter(is_definition));
+            let rendered = helm::template(helm, archive, values, self.share).await;
+            found.take_rendered(rendered)?;
         }
         found.digest = digest;
         // A chart may bring one twice: packed and rendered. The first one counts.
@@ -218,4 +253,41 @@ fn plain(packed: &[u8], with_helm: bool) -> Result<(Definitions, bool), ChartErr
 
 pub fn sha256(bytes: &[u8]) -> String {
     gantry_fleet_domain::hex(&Sha256::digest(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn definitions(name: &str) -> Vec<Value> {
+        vec![json!({
+            "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": {"name": name},
+        })]
+    }
+
+    fn refused() -> Result<Vec<Value>, ChartError> {
+        Err(ChartError::Helm("a value is required".to_owned()))
+    }
+
+    #[test]
+    fn what_helm_refuses_takes_nothing_away() {
+        let mut found = Definitions {
+            definitions: definitions("a"),
+            ..Definitions::default()
+        };
+        found.take_rendered(refused()).unwrap();
+        assert_eq!(found.definitions.len(), 1);
+        assert!(found.notes[0].contains("a value is required"), "{found:?}");
+        let away = Err(ChartError::NoHelm("no room for it"));
+        assert!(found.take_rendered(away).is_err(), "it is tried again");
+        found.take_rendered(Ok(definitions("b"))).unwrap();
+        assert_eq!(found.definitions.len(), 2);
+    }
+
+    #[test]
+    fn a_chart_of_which_nothing_is_known_has_failed() {
+        assert!(Definitions::default().take_rendered(refused()).is_err());
+    }
 }

@@ -3,6 +3,7 @@
 
 use std::{
     io,
+    net::SocketAddr,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
@@ -13,7 +14,7 @@ use futures::future::BoxFuture;
 use http::Uri;
 use hyper::rt::{Read, ReadBufCursor, Write};
 use hyper_util::{
-    client::legacy::connect::{Connected, Connection, HttpConnector},
+    client::legacy::connect::{Connected, Connection, HttpConnector, dns::Name},
     rt::TokioIo,
 };
 use tokio::{
@@ -21,6 +22,8 @@ use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore},
 };
 use tower::Service;
+
+use crate::infrastructure::http::resolve;
 
 /// How long somebody waits until another connection is closed.
 const WAIT: Duration = Duration::from_secs(5);
@@ -59,7 +62,7 @@ impl Slots {
     }
 
     pub fn connector(&self) -> Connector {
-        let mut http = HttpConnector::new();
+        let mut http = HttpConnector::new_with_resolver(Resolver);
         http.enforce_http(false);
         http.set_connect_timeout(Some(CONNECT));
         Connector {
@@ -69,10 +72,28 @@ impl Slots {
     }
 }
 
+/// Names of clusters lead to somebody's addresses, as literal ones do that a kubeconfig may have.
+#[derive(Clone)]
+struct Resolver;
+
+impl Service<Name> for Resolver {
+    type Response = std::vec::IntoIter<SocketAddr>;
+    type Error = io::Error;
+    type Future = BoxFuture<'static, io::Result<Self::Response>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, name: Name) -> Self::Future {
+        Box::pin(async move { resolve(name.as_str()).await })
+    }
+}
+
 /// Connects when there is a slot.
 #[derive(Clone)]
 pub struct Connector {
-    http: HttpConnector,
+    http: HttpConnector<Resolver>,
     slots: Slots,
 }
 
@@ -152,6 +173,27 @@ impl Write for Held {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::infrastructure::http::NOBODYS;
+
+    /// Every system's resolver takes these for 169.254.169.254, as it would take a name that a stranger's server answers so.
+    #[tokio::test]
+    async fn a_name_does_not_lead_to_a_metadata_service() {
+        for name in ["2852039166", "0xa9fea9fe"] {
+            let to: Uri = format!("http://{name}:80").parse().unwrap();
+            let refused = Slots::new(1).connector().call(to).await.err().unwrap();
+            let mut words = String::new();
+            let mut source: Option<&dyn std::error::Error> = Some(&refused);
+            while let Some(error) = source {
+                words.push_str(&error.to_string());
+                source = error.source();
+            }
+            assert!(words.contains(NOBODYS), "{name}: {words}");
+        }
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let to: Uri = format!("http://localhost:{port}").parse().unwrap();
+        Slots::new(1).connector().call(to).await.unwrap();
+    }
 
     #[tokio::test]
     async fn no_more_are_made_than_there_are_slots() {

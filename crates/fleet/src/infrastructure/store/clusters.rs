@@ -167,7 +167,8 @@ pub async fn insert(
     .map(drop)
 }
 
-/// What people say of it; what was seen is `seen`'s.
+/// What people say of it; what was seen is `seen`'s. It is looked at anew at once: a look that is under way has lost its
+/// claim, since it may have begun with other credentials.
 pub async fn update(
     connection: &mut PgConnection,
     row: &ClusterRow,
@@ -177,7 +178,8 @@ pub async fn update(
     sqlx::query(
         "update clusters set description = $2, environment = $3, labels = $4, enabled = $5, api_server_url = $6,
              kubeconfig = coalesce($7, kubeconfig), wrapped_key = coalesce($8, wrapped_key),
-             key_id = coalesce($9, key_id), revision = revision + 1, updated_at = $10, check_at = $10
+             key_id = coalesce($9, key_id), revision = revision + 1, updated_at = $10, check_at = $10,
+             check_holder = null
          where id = $1",
     )
     .bind(row.id)
@@ -212,13 +214,12 @@ pub async fn sealed(pool: &PgPool, id: Uuid) -> Result<Option<Sealed>, sqlx::Err
     Ok(row.map(Into::into))
 }
 
-/// Clusters that are to be looked at, given to this holder until `until`; other replicas look past them. One that would
+/// Clusters that are to be looked at, given to this claim until its end; other replicas look past them. One that would
 /// have to wait until after `latest` was written before a clock was put back, and is due as well.
 pub async fn claim(
     pool: &PgPool,
-    holder: Uuid,
+    claim: Claim,
     now: Time,
-    until: Time,
     latest: Time,
     most: i64,
 ) -> Result<Vec<ClusterRow>, sqlx::Error> {
@@ -229,13 +230,20 @@ pub async fn claim(
          returning ",
         columns!()
     ))
-    .bind(holder)
+    .bind(claim.holder)
     .bind(now)
-    .bind(until)
+    .bind(claim.until)
     .bind(most)
     .bind(latest)
     .fetch_all(pool)
     .await
+}
+
+/// Who looks at a cluster, and until when: no other look has the same two, not even the next one of the same replica.
+#[derive(Clone, Copy, Debug)]
+pub struct Claim {
+    pub holder: Uuid,
+    pub until: Time,
 }
 
 /// What a look found.
@@ -249,11 +257,11 @@ pub struct Seen {
     pub message: String,
 }
 
-/// Writes it, unless somebody else has taken the cluster over since; whether it was written.
+/// Writes it, unless the claim was lost since; whether it was written.
 pub async fn seen(
     connection: &mut PgConnection,
     id: Uuid,
-    holder: Uuid,
+    claim: Claim,
     seen: &Seen,
     now: Time,
     next: Time,
@@ -265,10 +273,10 @@ pub async fn seen(
              nodes_ready = coalesce($8, nodes_ready), nodes_not_ready = coalesce($9, nodes_not_ready),
              latency_ms = $10, health = $4, health_reason = $5, health_message = $6, checked_at = $7,
              check_at = $11, check_holder = null
-         where id = $1 and check_holder = $2",
+         where id = $1 and check_holder = $2 and check_at = $12",
     )
     .bind(id)
-    .bind(holder)
+    .bind(claim.holder)
     .bind(&seen.kubernetes_version)
     .bind(seen.health)
     .bind(seen.reason)
@@ -278,6 +286,7 @@ pub async fn seen(
     .bind(seen.nodes.map(|nodes| nodes.1))
     .bind(seen.latency_ms)
     .bind(next)
+    .bind(claim.until)
     .execute(connection)
     .await?;
     Ok(done.rows_affected() == 1)

@@ -325,16 +325,43 @@ pub async fn set_versions(
     Ok(())
 }
 
-/// Charts of a registry that are other ones by now are to be read again; whether there are any. What could not be asked for
-/// is what it was.
+/// One more, as the oldest; its place among the others is found with the next list of the repository.
+pub async fn add_version(
+    connection: &mut PgConnection,
+    operator: Uuid,
+    version: &VersionRow,
+) -> Result<(), sqlx::Error> {
+    sqlx::query(
+        "insert into operator_versions (operator_id, version, position, app_version, released_at, deprecated, digest,
+             location, changelog_url)
+         values ($1, $2, (select coalesce(max(position) + 1, 0) from operator_versions where operator_id = $1),
+             $3, $4, $5, $6, $7, $8)
+         on conflict (operator_id, version) do nothing",
+    )
+    .bind(operator)
+    .bind(&version.version)
+    .bind(&version.app_version)
+    .bind(version.released_at)
+    .bind(version.deprecated)
+    .bind(&version.digest)
+    .bind(&version.location)
+    .bind(&version.changelog_url)
+    .execute(connection)
+    .await
+    .map(drop)
+}
+
+/// Charts of a registry that are other ones by now are to be read again, and `note` says so until then; whether there are
+/// any. What could not be asked for is what it was.
 pub async fn republished(
     pool: &PgPool,
     operator: Uuid,
     versions: &[&str],
     digests: &[Option<String>],
+    note: &str,
 ) -> Result<bool, sqlx::Error> {
     let done = sqlx::query(
-        "update operator_versions v set discovery = 'Pending', digest = found.digest
+        "update operator_versions v set discovery = 'Pending', digest = found.digest, discovery_message = $4
          from unnest($2::text[], $3::text[]) as found (version, digest)
          where v.operator_id = $1 and v.version = found.version and found.digest is not null
            and v.digest is distinct from found.digest",
@@ -342,6 +369,7 @@ pub async fn republished(
     .bind(operator)
     .bind(versions)
     .bind(digests)
+    .bind(note)
     .execute(pool)
     .await?;
     Ok(done.rows_affected() > 0)
@@ -369,8 +397,9 @@ pub async fn visit_soon(connection: &mut PgConnection, operator: Uuid, now: Time
         .map(drop)
 }
 
-/// Writes what came of reading a chart, and the digest that was `read` where only that tells it; nothing when the version is gone by now, or is another chart. What was known of it
-/// stays known when it cannot be read any more.
+/// Writes what came of reading a chart; nothing when the version is gone by now, or is another chart. What was known of it
+/// stays known when it cannot be read any more. The digest that was `read` counts where none was told: what a registry tells
+/// is compared with what it tells the next time, and need not be what we make of the manifest.
 pub async fn set_discovery(
     connection: &mut PgConnection,
     operator: Uuid,
@@ -381,7 +410,7 @@ pub async fn set_discovery(
     read: Option<&str>,
 ) -> Result<bool, sqlx::Error> {
     let done = sqlx::query(
-        "update operator_versions set discovery = $3, discovery_message = $4, digest = coalesce($7, digest),
+        "update operator_versions set discovery = $3, discovery_message = $4, digest = coalesce(digest, $7),
              brings = case when $3 = 'Failed' then brings else $6 end
          where operator_id = $1 and version = $2 and digest is not distinct from $5",
     )
@@ -437,14 +466,23 @@ pub async fn claim(
     .await
 }
 
-/// Gives a claimed operator back, to be asked again at `at`. Nothing happens when somebody else has it by now.
-pub async fn release(pool: &PgPool, id: Uuid, holder: Uuid, at: Time) -> Result<(), sqlx::Error> {
+/// Gives an operator back that was claimed until `until`, to be asked again at `at`. Nothing happens when another visit has
+/// it by now.
+pub async fn release(
+    pool: &PgPool,
+    id: Uuid,
+    holder: Uuid,
+    until: Time,
+    at: Time,
+) -> Result<(), sqlx::Error> {
     sqlx::query(
-        "update operators set refresh_holder = null, refresh_at = $3 where id = $1 and refresh_holder = $2",
+        "update operators set refresh_holder = null, refresh_at = $3
+         where id = $1 and refresh_holder = $2 and refresh_at = $4",
     )
     .bind(id)
     .bind(holder)
     .bind(at)
+    .bind(until)
     .execute(pool)
     .await
     .map(drop)

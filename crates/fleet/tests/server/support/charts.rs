@@ -27,6 +27,10 @@ pub struct Repository {
     wanted: Arc<Mutex<Option<String>>>,
     /// Whether it tells the digests of manifests, which registries should and not all do.
     pub tells_digests: Arc<AtomicBool>,
+    /// The digest that is told is never that of the manifest.
+    pub tells_others: Arc<AtomicBool>,
+    /// And another one each time.
+    pub is_fickle: Arc<AtomicBool>,
     /// Manifests that were asked for in full.
     pub manifests: Arc<AtomicUsize>,
 }
@@ -36,7 +40,23 @@ struct Shared {
     files: Files,
     wanted: Arc<Mutex<Option<String>>>,
     tells_digests: Arc<AtomicBool>,
+    tells_others: Arc<AtomicBool>,
+    is_fickle: Arc<AtomicBool>,
+    told: Arc<AtomicUsize>,
     manifests: Arc<AtomicUsize>,
+}
+
+impl Shared {
+    fn digest(&self, content: &[u8]) -> String {
+        let mut hash = Sha256::new_with_prefix(content);
+        if self.tells_others.load(Ordering::SeqCst) {
+            hash.update("another one");
+        }
+        if self.is_fickle.load(Ordering::SeqCst) {
+            hash.update(self.told.fetch_add(1, Ordering::SeqCst).to_be_bytes());
+        }
+        format!("sha256:{}", gantry_fleet_domain::hex(&hash.finalize()))
+    }
 }
 
 impl Repository {
@@ -63,8 +83,7 @@ impl Repository {
                                 shared.manifests.fetch_add(1, Ordering::SeqCst);
                             }
                             if shared.tells_digests.load(Ordering::SeqCst) {
-                                let digest = gantry_fleet_domain::hex(&Sha256::digest(&content));
-                                let told = [("docker-content-digest", format!("sha256:{digest}"))];
+                                let told = [("docker-content-digest", shared.digest(&content))];
                                 return (told, content).into_response();
                             }
                         }
@@ -81,6 +100,8 @@ impl Repository {
             files: shared.files,
             wanted: shared.wanted,
             tells_digests: shared.tells_digests,
+            tells_others: shared.tells_others,
+            is_fickle: shared.is_fickle,
             manifests: shared.manifests,
             index: Arc::new(Mutex::new(json!({"apiVersion": "v1", "entries": {}}))),
         };

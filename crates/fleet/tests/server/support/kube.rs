@@ -3,7 +3,7 @@
 
 use std::sync::{
     Arc, Mutex,
-    atomic::{AtomicU16, AtomicUsize, Ordering},
+    atomic::{AtomicBool, AtomicU16, AtomicUsize, Ordering},
 };
 
 use axum::{
@@ -28,6 +28,8 @@ pub struct StandIn {
     pub asked: Arc<AtomicUsize>,
     /// 31 for 1.31.
     pub minor: Arc<AtomicU16>,
+    /// It gives no tokens to accounts, and does everything else.
+    pub no_tokens: Arc<AtomicBool>,
     /// The definitions that it has.
     pub definitions: Arc<Mutex<Vec<Value>>>,
     /// The trace context of those who asked: `traceparent` and `tracestate`.
@@ -44,6 +46,7 @@ impl StandIn {
             mood: Arc::new(AtomicU16::new(200)),
             asked: Arc::default(),
             minor: Arc::new(AtomicU16::new(31)),
+            no_tokens: Arc::default(),
             definitions: Arc::default(),
             traces: Arc::default(),
             written: Arc::default(),
@@ -121,6 +124,9 @@ async fn answer(State(stand_in): State<StandIn>, request: Request) -> Response {
         }
     }
     let path = request.uri().path();
+    if path.ends_with("/token") && stand_in.no_tokens.load(Ordering::SeqCst) {
+        return StatusCode::INTERNAL_SERVER_ERROR.into_response();
+    }
     // Accounts and rights that are set up in it are taken, and forgotten.
     let body = match request.method().as_str() {
         "PATCH" => Some(json!({"metadata": {"name": path.rsplit('/').next()}})),
