@@ -108,7 +108,9 @@ struct Inner<T> {
     /// How often anything was taken in.
     puts: u64,
     by_owner: HashMap<String, BTreeSet<ObjectKey>>,
-    deleted: HashSet<String>,
+    /// The version at which each left, by uid. An object may come back at a later one: to a watch with a selector, one
+    /// that no longer matches looks deleted.
+    deleted: HashMap<String, u64>,
     deleted_order: VecDeque<String>,
 }
 
@@ -129,7 +131,7 @@ impl<T> Default for Store<T> {
                 objects: HashMap::new(),
                 puts: 0,
                 by_owner: HashMap::new(),
-                deleted: HashSet::new(),
+                deleted: HashMap::new(),
                 deleted_order: VecDeque::new(),
             }),
         }
@@ -180,9 +182,9 @@ impl<T: Cached> Store<T> {
     pub fn put(&self, object: impl Into<Arc<T>>) -> bool {
         let object = object.into();
         let key = ObjectKey::of(object.meta());
-        let uid = object.meta().uid.clone().unwrap_or_default();
+        let uid = object.meta().uid.as_deref().unwrap_or_default();
         let mut inner = self.write();
-        if inner.deleted.contains(&uid) {
+        if inner.deleted.get(uid).is_some_and(|left| version(object.meta()) <= *left) {
             return false;
         }
         if let Some(known) = inner.objects.get(&key) {
@@ -201,15 +203,15 @@ impl<T: Cached> Store<T> {
         true
     }
 
-    /// Forgets an object; a newer one of the same name stays.
+    /// Forgets an object; a newer version of it, or a newer one of the same name, stays.
     pub fn remove(&self, meta: &ObjectMeta) -> Option<Arc<T>> {
         let key = ObjectKey::of(meta);
         let mut inner = self.write();
         if let Some(uid) = &meta.uid {
-            inner.remember_deletion(uid.clone());
+            inner.remember_deletion(uid, version(meta));
         }
-        let known = inner.objects.get(&key)?;
-        if known.object.meta().uid != meta.uid {
+        let known = inner.objects.get(&key)?.object.meta();
+        if known.uid != meta.uid || version(known) > version(meta) {
             return None;
         }
         inner.unlink_owner(&key);
@@ -266,10 +268,13 @@ impl<T: Cached> Inner<T> {
         }
     }
 
-    fn remember_deletion(&mut self, uid: String) {
-        if self.deleted.insert(uid.clone()) {
-            self.deleted_order.push_back(uid);
+    fn remember_deletion(&mut self, uid: &str, version: u64) {
+        if let Some(left) = self.deleted.get_mut(uid) {
+            *left = version.max(*left);
+            return;
         }
+        self.deleted.insert(uid.to_owned(), version);
+        self.deleted_order.push_back(uid.to_owned());
         if self.deleted_order.len() > REMEMBERED_DELETIONS
             && let Some(oldest) = self.deleted_order.pop_front()
         {
@@ -350,6 +355,25 @@ mod tests {
             store.put(thing("a", "2", 13, None)),
             "a new object of that name is welcome"
         );
+    }
+
+    /// What a watch with a selector tells when the label that it selects by is taken away and put back.
+    #[test]
+    fn what_leaves_the_selection_comes_back_when_it_matches_again() {
+        let store = Store::default();
+        store.put(thing("a", "1", 10, Some("o1")));
+        store.remove(&thing("a", "1", 11, None).0);
+        assert!(!store.put(thing("a", "1", 11, Some("o1"))), "told late");
+        assert!(store.put(thing("a", "1", 12, Some("o1"))), "labelled again");
+        assert_eq!(store.owned_by("o1").len(), 1);
+        assert!(
+            store.remove(&thing("a", "1", 11, None).0).is_none(),
+            "news of before it came back"
+        );
+        assert_eq!(store.len(), 1);
+        store.remove(&thing("a", "1", 13, None).0);
+        assert!(!store.put(thing("a", "1", 12, None)));
+        assert!(store.is_empty());
     }
 
     #[test]

@@ -136,6 +136,40 @@ async fn whoever_scales_a_workload_is_not_fought() -> anyhow::Result<()> {
     cluster.done().await
 }
 
+/// Without our label a child leaves the watch as if it were deleted. It is labelled again, and is still known to be ours: it
+/// goes when it is no longer wished for.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_child_that_lost_our_label_is_healed_and_still_pruned() -> anyhow::Result<()> {
+    const LABEL: &str = "app.kubernetes.io/managed-by";
+    let cluster = Cluster::simulated().await?;
+    let _operator = Running::start(&cluster, &Faults::default()).await?;
+    let scaled = json!({"runtime": "python-string", "autoscaling": {"minReplicas": 1, "maxReplicas": 4, "targetCPU": 50}});
+    cluster
+        .apply(&mcpserver_resource(), &server("a", scaled))
+        .await?;
+    wait_ready(&cluster, &mcpserver_resource(), "a", "True", None).await?;
+    let autoscalers = cluster.api(&child_kinds()[2]);
+    let patch = Patch::Merge(json!({"metadata": {"labels": {LABEL: null}}}));
+    autoscalers
+        .patch("mcpserver-a", &PatchParams::default(), &patch)
+        .await?;
+    eventually(async || {
+        let live = autoscalers.get("mcpserver-a").await?;
+        ensure!(live.labels().contains_key(LABEL), "not labelled again");
+        Ok(())
+    })
+    .await?;
+    let plain = server("a", json!({"runtime": "python-string"}));
+    cluster.apply(&mcpserver_resource(), &plain).await?;
+    eventually(async || {
+        let left = autoscalers.get_opt("mcpserver-a").await?;
+        ensure!(left.is_none(), "the autoscaler outlives its switch");
+        Ok(())
+    })
+    .await?;
+    cluster.done().await
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_real_autoscaler_scales_a_server_and_is_not_fought() -> anyhow::Result<()> {
     let cluster = Cluster::simulated().await?;
