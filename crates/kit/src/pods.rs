@@ -19,11 +19,16 @@ pub const COMPONENT_LABEL: &str = "app.kubernetes.io/component";
 /// ([`label_value`]).
 pub const INSTANCE_LABEL: &str = "app.kubernetes.io/instance";
 
+/// On a pod of a Deployment: which of its ReplicaSets made it.
+const HASH_LABEL: &str = "pod-template-hash";
+
 pub struct PodSummary {
     meta: ObjectMeta,
     controller: String,
     instance: String,
     pub component: String,
+    /// Tells the pods of one ReplicaSet from those of another; empty for pods of anything else.
+    pub template_hash: String,
     pub ready: bool,
     /// What the scheduler said, when it found no place.
     pub unschedulable: Option<String>,
@@ -86,6 +91,7 @@ impl PodSummary {
             controller: label(NAME_LABEL),
             instance: label(INSTANCE_LABEL),
             component: label(COMPONENT_LABEL),
+            template_hash: label(HASH_LABEL),
             ready: condition("Ready").is_some_and(|condition| condition.status == "True"),
             unschedulable,
             containers: all,

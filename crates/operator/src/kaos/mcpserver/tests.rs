@@ -214,12 +214,12 @@ fn pod(container: Value) -> Arc<gantry_kit::pods::PodSummary> {
 #[case::done(json!({"observedGeneration": 2, "replicas": 2, "updatedReplicas": 2, "availableReplicas": 2}), Value::Null, "Ready", Phase::Ready)]
 #[case::old_generation(json!({"observedGeneration": 1, "replicas": 2, "updatedReplicas": 2, "availableReplicas": 2}), Value::Null, "RollingOut", Phase::Pending)]
 #[case::old_pods_left(json!({"observedGeneration": 2, "replicas": 3, "updatedReplicas": 2, "availableReplicas": 3}), Value::Null, "RollingOut", Phase::Pending)]
-#[case::crash(json!({"observedGeneration": 2}),
+#[case::crash(json!({"observedGeneration": 2, "updatedReplicas": 1}),
     json!({"name": "mcp-server", "image": "", "imageID": "", "ready": false, "restartCount": 4,
            "state": {"waiting": {"reason": "CrashLoopBackOff"}},
            "lastState": {"terminated": {"exitCode": 1, "reason": "Error", "message": "ValueError: no token"}}}),
     "CrashLoop", Phase::Failed)]
-#[case::memory(json!({"observedGeneration": 2}),
+#[case::memory(json!({"observedGeneration": 2, "updatedReplicas": 1}),
     json!({"name": "mcp-server", "image": "", "imageID": "", "ready": false, "restartCount": 4,
            "lastState": {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}}),
     "OutOfMemory", Phase::Failed)]
@@ -260,4 +260,28 @@ fn what_is_told(#[case] status: Value, #[case] container: Value, #[case] reason:
         }),
         Some(&told)
     );
+}
+
+#[rstest]
+#[case::package("{config: {mcp: mcp-server-time}}", true)]
+#[case::bridged("{config: {mcp: mcp-server-time, transport: stdio}}", false)]
+#[case::no_package("{runtime: kubernetes}", false)]
+fn a_package_that_only_speaks_stdio_is_told_so(#[case] spec: &str, #[case] hinted: bool) {
+    let server = server(spec);
+    let settings = Settings::default();
+    let valid = validate::validate(&server, &settings, &observed(&server, &settings)).expect("valid");
+    let container = json!({
+        "name": "mcp-server", "image": "", "imageID": "", "ready": false, "restartCount": 3,
+        "state": {"waiting": {"reason": "CrashLoopBackOff"}},
+        "lastState": {"terminated": {"exitCode": 0, "reason": "Completed"}},
+    });
+    let seen = Seen {
+        deployment: deployment(json!({"observedGeneration": 2, "updatedReplicas": 1})),
+        pods: vec![pod(container)],
+        serves: false,
+        tools: None,
+    };
+    let ready = status::from_applied(&valid, &server, &seen).ready;
+    assert_eq!(ready.reason, "CrashLoop");
+    assert_eq!(ready.message.contains("config.transport"), hinted, "{}", ready.message);
 }

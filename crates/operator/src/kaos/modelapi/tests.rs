@@ -216,7 +216,7 @@ fn pull(state: Value) -> Value {
     json!({}), "Ready", "1 of 1", Phase::Ready)]
 #[case::pulling(HOSTED, json!({"observedGeneration": 2}),
     pull(json!({"running": {}})), "RollingOut", "pulling the model", Phase::Pending)]
-#[case::pull_failed(HOSTED, json!({"observedGeneration": 2}),
+#[case::pull_failed(HOSTED, json!({"observedGeneration": 2, "updatedReplicas": 1}),
     pull(json!({"terminated": {"exitCode": 1, "reason": "Error", "message": "error: pull model manifest: file does not exist"}})),
     "PullFailed", "file does not exist", Phase::Failed)]
 fn what_is_told(
