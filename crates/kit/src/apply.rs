@@ -166,36 +166,40 @@ impl Children {
                     Arc::new(Child::new(object))
                 }),
         };
-        let mut body = None;
+        let mut body = wished.body.clone();
+        let mut sent = None;
         if let Some(live) = &live {
             check_owner(owner, wished, live, original)?;
-            let json = live.json()?;
-            let mut wanted = wished.beside(&json);
+            let mut json = live.json()?;
+            body = wished.beside(&json);
             let keeps = wished.is_workload()
                 && wished.keeps_pods
                 && ((inherited && takeover::serves(&json)) || takeover::keeps_template(&wished.body, &json));
             if keeps {
-                wanted = takeover::keeping_template(&wanted);
+                body = takeover::keeping_template(&body);
             }
-            if covers(&json, &wanted) || self.is_overruled(wished, &key, &json) {
+            if covers(&json, &body) || self.is_overruled(wished, &key, &json) {
                 return Ok(live.clone());
             }
             // A template that is kept stays the original's; all else of what it set becomes ours with the first write.
-            if !keeps && (inherited || takeover::kept_template(&json)) {
-                self.hand_over(&api, &key.name, manager).await?;
+            if !keeps
+                && (inherited || takeover::kept_template(&json))
+                && let Some(handed) = self.hand_over(&api, &key.name, manager).await?
+            {
+                json = json!(handed);
+                body = wished.beside(&json);
             }
-            body = Some(wanted);
+            sent = Some(wished.sent(&body, &json));
         }
-        let body = body.as_ref().unwrap_or(&wished.body);
         let params = PatchParams::apply(manager).force();
-        let patch = Patch::Apply(body);
+        let patch = Patch::Apply(sent.as_ref().unwrap_or(&body));
         let written = self
             .caller
             .write(format!("apply {what}"), api.patch(&key.name, &params, &patch))
             .await?;
         let child = Arc::new(Child::new(written));
         let json = child.json()?;
-        self.remember_if_overruled(wished, body, &key, &json);
+        self.remember_if_overruled(wished, &body, &key, &json);
         if let Some(kind) = kind {
             // The next visit sees our own write, also when it comes before the watch does.
             kind.store.put(child.clone());
@@ -203,16 +207,25 @@ impl Children {
         Ok(child)
     }
 
-    /// Makes the fields that an original operator set ours, so that they go when we no longer wish for them.
-    async fn hand_over(&self, api: &Api<DynamicObject>, name: &str, manager: &str) -> Result<()> {
+    /// Makes the fields that an original operator set ours, so that they go when we no longer wish for them. Returns the
+    /// object when that changed it.
+    async fn hand_over(
+        &self,
+        api: &Api<DynamicObject>,
+        name: &str,
+        manager: &str,
+    ) -> Result<Option<DynamicObject>> {
         let live = self.caller.read(format!("get {name}"), api.get_opt(name)).await?;
-        if let Some(patch) = live.and_then(|live| takeover::hand_over(&live, manager)) {
-            let patch = Patch::Merge(patch);
-            let params = PatchParams::default();
-            let call = api.patch(name, &params, &patch);
-            self.caller.write(format!("take over {name}"), call).await?;
-        }
-        Ok(())
+        let Some(patch) = live.and_then(|live| takeover::hand_over(&live, manager)) else {
+            return Ok(None);
+        };
+        let patch = Patch::Merge(patch);
+        let params = PatchParams::default();
+        let call = api.patch(name, &params, &patch);
+        self.caller
+            .write(format!("take over {name}"), call)
+            .await
+            .map(Some)
     }
 
     async fn prune(&self, owner: &Owner, wished: &[Wished]) -> Result<()> {
