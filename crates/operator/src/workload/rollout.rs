@@ -119,7 +119,10 @@ fn container_trouble(pod: &str, container: &ContainerSummary) -> Option<(&'stati
         }
     }
     let (ended, code, message) = container.ended.as_ref()?;
-    let backs_off = container.waiting.as_ref().is_some_and(|(reason, _)| reason == "CrashLoopBackOff");
+    let backs_off = container
+        .waiting
+        .as_ref()
+        .is_some_and(|(reason, _)| reason == "CrashLoopBackOff");
     let again_and_again = backs_off || container.restarts >= 2;
     // A server is not meant to end, be it without a fault; an init container is.
     if *code == 0 && (container.init || !again_and_again) {
@@ -244,8 +247,12 @@ mod tests {
     }
 
     fn pod(hash: &str, list: &str, container: &Value) -> Arc<PodSummary> {
-        let mut status = json!({"name": "main", "image": "", "imageID": "", "ready": false, "restartCount": 1});
-        status.as_object_mut().unwrap().extend(container.as_object().unwrap().clone());
+        let mut status =
+            json!({"name": "main", "image": "", "imageID": "", "ready": false, "restartCount": 1});
+        status
+            .as_object_mut()
+            .unwrap()
+            .extend(container.as_object().unwrap().clone());
         let pod = json!({
             "metadata": {"name": format!("p-{hash}"), "labels": {"pod-template-hash": hash}},
             "status": {list: [status]},

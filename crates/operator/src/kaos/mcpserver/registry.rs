@@ -238,7 +238,10 @@ mod tests {
             "{why}"
         );
         let own = registry.find("kubernetes").unwrap();
-        assert_eq!((own.image.as_str(), own.args.join(" ").as_str()), ("own", "--port 8000"));
+        assert_eq!(
+            (own.image.as_str(), own.args.join(" ").as_str()),
+            ("own", "--port 8000")
+        );
         assert!(registry.find(PYTHON_STRING).is_ok());
     }
 

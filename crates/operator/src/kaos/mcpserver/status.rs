@@ -71,9 +71,8 @@ fn ends_for_want_of_input(server: &Valid, seen: &Seen) -> bool {
     let mut containers = seen.pods.iter().flat_map(|pod| &pod.containers);
     package
         && server.spec.transport() != McpTransport::Stdio
-        && containers.any(|container| {
-            container.name == CONTAINER && matches!(container.ended, Some((_, 0, _)))
-        })
+        && containers
+            .any(|container| container.name == CONTAINER && matches!(container.ended, Some((_, 0, _))))
 }
 
 fn tools(before: &MCPServer, seen: &Seen) -> (Option<Vec<String>>, Verdict) {

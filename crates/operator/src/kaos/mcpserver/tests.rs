@@ -33,7 +33,10 @@ fn server(spec: &str) -> MCPServer {
 
 /// Every Secret and ConfigMap that the spec refers to exists, with the keys that are asked for.
 fn observed(server: &MCPServer, settings: &Settings) -> Observed {
-    let registry = Registry::parse(None);
+    observed_with(server, settings, Registry::parse(None))
+}
+
+fn observed_with(server: &MCPServer, settings: &Settings, registry: Registry) -> Observed {
     let pod = validate::pod(server, settings, &registry).unwrap_or_default();
     let known: refs::Known = refs::uses("ns", &pod)
         .into_iter()
@@ -164,6 +167,29 @@ fn what_is_refused(#[case] spec: &str, #[case] reason: &str, #[case] words: &str
     assert_eq!(blocked.progress, Progress::Stuck);
 }
 
+/// The Secret that is referred to has one key, `KEY`.
+#[rstest]
+#[case::as_it_is("", "KEY", true)]
+#[case::prefixed("SLACK_", "SLACK_KEY", true)]
+#[case::without_its_prefix("SLACK_", "KEY", false)]
+fn required_variables_may_come_from_a_whole_secret(
+    #[case] prefix: &str,
+    #[case] required: &str,
+    #[case] given: bool,
+) {
+    let server = server(&format!(
+        "{{runtime: mine, container: {{envFrom: [{{prefix: '{prefix}', secretRef: {{name: s}}}}]}}}}"
+    ));
+    let settings = Settings::default();
+    let text = format!("mine: {{image: i, requiredEnv: [{required}]}}");
+    let registry = Registry::parse(Some(&Resolved {
+        data: [("runtimes.yaml".to_owned(), text)].into(),
+        ..Resolved::default()
+    }));
+    let observed = observed_with(&server, &settings, registry);
+    assert_eq!(validate::validate(&server, &settings, &observed).is_ok(), given);
+}
+
 #[test]
 fn a_missing_secret_is_waited_for() {
     let server = server("{config: {tools: {fromSecretKeyRef: {name: code, key: tools.py}}}}");
@@ -283,5 +309,10 @@ fn a_package_that_only_speaks_stdio_is_told_so(#[case] spec: &str, #[case] hinte
     };
     let ready = status::from_applied(&valid, &server, &seen).ready;
     assert_eq!(ready.reason, "CrashLoop");
-    assert_eq!(ready.message.contains("config.transport"), hinted, "{}", ready.message);
+    assert_eq!(
+        ready.message.contains("config.transport"),
+        hinted,
+        "{}",
+        ready.message
+    );
 }
