@@ -62,10 +62,9 @@ impl<C: Controller> Driver<C> {
             }
             Ok(Err(error)) => {
                 tracing::warn!(kind = C::NAME, object = %key, reason = error.reason(), error = error.report(), "visit failed");
-                (
-                    Some(self.backoff.failed(key, error.retry())),
-                    Some(error.reason()),
-                )
+                // On top of what we would wait anyhow, which is spread: all were asked to wait equally long.
+                let wait = error.retry_after() + self.backoff.failed(key, error.retry());
+                (Some(wait), Some(error.reason()))
             }
             Err(_) => {
                 tracing::error!(kind = C::NAME, object = %key, "visit panicked");

@@ -184,7 +184,11 @@ impl<T: Cached> Store<T> {
         let key = ObjectKey::of(object.meta());
         let uid = object.meta().uid.as_deref().unwrap_or_default();
         let mut inner = self.write();
-        if inner.deleted.get(uid).is_some_and(|left| version(object.meta()) <= *left) {
+        if inner
+            .deleted
+            .get(uid)
+            .is_some_and(|left| version(object.meta()) <= *left)
+        {
             return false;
         }
         if let Some(known) = inner.objects.get(&key) {

@@ -196,9 +196,7 @@ impl Wished {
     fn leaves_replicas(&self, live: &Value) -> bool {
         let asked = &self.body["metadata"]["annotations"][crate::REPLICAS];
         let asked_before = &live["metadata"]["annotations"][crate::REPLICAS];
-        !asked.is_null()
-            && (asked == "auto" || asked == asked_before)
-            && !live["spec"]["replicas"].is_null()
+        !asked.is_null() && (asked == "auto" || asked == asked_before) && !live["spec"]["replicas"].is_null()
     }
 }
 
@@ -361,9 +359,17 @@ mod tests {
             sent["metadata"]["resourceVersion"].clone()
         };
         let deployment = ApiResource::erase::<Deployment>(&());
-        assert_eq!(sent(wished(deployment.clone(), json!(2))), "41", "the same number");
+        assert_eq!(
+            sent(wished(deployment.clone(), json!(2))),
+            "41",
+            "the same number"
+        );
         assert_eq!(sent(wished(deployment.clone(), Value::Null)), "41");
-        assert_eq!(sent(wished(deployment, json!(3))), Value::Null, "the user's number");
+        assert_eq!(
+            sent(wished(deployment, json!(3))),
+            Value::Null,
+            "the user's number"
+        );
         let other = ApiResource::erase::<ConfigMap>(&());
         assert_eq!(sent(wished(other, Value::Null)), Value::Null);
     }

@@ -145,9 +145,7 @@ async fn a_child_that_lost_our_label_is_healed_and_still_pruned() -> anyhow::Res
     let cluster = Cluster::simulated().await?;
     let _operator = Running::start(&cluster, &Faults::default()).await?;
     let scaled = json!({"runtime": "python-string", "autoscaling": {"minReplicas": 1, "maxReplicas": 4, "targetCPU": 50}});
-    cluster
-        .apply(&mcpserver_resource(), &server("a", scaled))
-        .await?;
+    cluster.apply(&mcpserver_resource(), &server("a", scaled)).await?;
     wait_ready(&cluster, &mcpserver_resource(), "a", "True", None).await?;
     let autoscalers = cluster.api(&child_kinds()[2]);
     let patch = Patch::Merge(json!({"metadata": {"labels": {LABEL: null}}}));
@@ -249,7 +247,9 @@ async fn a_number_that_was_changed_behind_our_back_stays() -> anyhow::Result<()>
     let api = deployments(&cluster);
     merge(&api, "mcpserver-a", json!({"spec": {"replicas": 3}})).await?;
     let changed = json!({"runtime": "python-string", "params": "# changed"});
-    cluster.apply(&mcpserver_resource(), &server("a", changed)).await?;
+    cluster
+        .apply(&mcpserver_resource(), &server("a", changed))
+        .await?;
     let spec = eventually(async || {
         let spec = api.get("mcpserver-a").await?.data["spec"].clone();
         ensure!(
