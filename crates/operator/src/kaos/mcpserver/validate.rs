@@ -173,8 +173,13 @@ pub fn pod(server: &MCPServer, settings: &Settings, registry: &Registry) -> Resu
         spec.service_account_name.as_ref(),
         &settings.image_pull_secrets,
     );
-    pods::with_overrides(wished, CONTAINER, spec.container.as_ref(), spec.pod_spec.as_ref())
-        .map_err(|message| Blocked::stuck(reasons::INVALID_OVERRIDE, message))
+    pods::with_overrides(
+        wished,
+        CONTAINER,
+        spec.container.as_deref(),
+        spec.pod_spec.as_ref(),
+    )
+    .map_err(|message| Blocked::stuck(reasons::INVALID_OVERRIDE, message))
 }
 
 fn base_env(server: &MCPServer, settings: &Settings) -> Vec<Value> {

@@ -270,3 +270,25 @@ fn a_claim_that_cannot_be_as_asked_for_is_told_and_left() {
     assert_eq!(claim.spec, Some(json!(live.spec)));
     assert_eq!(claim.verdict(Some(&live), 1, true).reason, "InvalidClaim");
 }
+
+#[rstest]
+#[case::nothing("{}")]
+#[case::no_text("{value: ''}")]
+fn a_key_that_is_not_given_is_not_passed_on(#[case] key: &str) {
+    let spec = format!("{{mode: Proxy, proxyConfig: {{apiKey: {key}, configYaml: {{fromString: ''}}}}}}");
+    let absent = wish("{mode: Proxy, proxyConfig: {}}", &Settings::default());
+    assert_eq!(wish(&spec, &Settings::default()), absent);
+}
+
+#[test]
+fn any_spec_is_refused_or_built() {
+    let good = [
+        HOSTED,
+        PROXY,
+        "{mode: Proxy, proxyConfig: {models: [a], apiKey: {value: k}}}",
+    ];
+    crate::specs::check(gantry_crds::Kind::ModelAPI, &good, |spec| {
+        serde_json::from_value::<gantry_crds::kaos::ModelAPISpec>(spec.clone()).ok()?;
+        Some(wish(&spec.to_string(), &Settings::default()))
+    });
+}
