@@ -316,3 +316,17 @@ fn a_package_that_only_speaks_stdio_is_told_so(#[case] spec: &str, #[case] hinte
         ready.message
     );
 }
+
+#[test]
+fn any_spec_is_refused_or_built() {
+    let good = [
+        "{runtime: python-string, params: x}",
+        "{runtime: custom, container: {image: i}}",
+        "{config: {mcp: mcp-server-time, transport: stdio}}",
+        "{config: {tools: {fromSecretKeyRef: {name: code, key: k}}}}",
+    ];
+    crate::specs::check(gantry_crds::Kind::MCPServer, &good, |spec| {
+        serde_json::from_value::<gantry_crds::kaos::MCPServerSpec>(spec.clone()).ok()?;
+        Some(wish(&spec.to_string(), &Settings::default()))
+    });
+}
