@@ -22,7 +22,7 @@ use crate::{
     client::Caller,
     error::{Error, Result, code},
     project::covers,
-    store::{Cached, ObjectKey, Store, controller_owner},
+    store::{Cached, ObjectKey, Store},
     takeover,
     wish::{Owner, Wish, Wished, digest},
 };
@@ -121,7 +121,7 @@ impl Children {
         let kind = self.kinds.get(&id(resource));
         let found = kind.map(|kind| kind.store.in_namespace(namespace));
         let mut found = found.unwrap_or_default();
-        found.retain(|child| controller_owner(child.meta()).is_none());
+        found.retain(|child| !child.has_controller());
         found
     }
 
@@ -251,8 +251,8 @@ impl Children {
         let api = Api::<DynamicObject>::namespaced_with(self.client(), &key.namespace, &kind.resource);
         let params = DeleteParams {
             preconditions: Some(Preconditions {
-                uid: child.meta().uid.clone(),
-                resource_version: child.meta().resource_version.clone(),
+                uid: Some(child.identity().uid.to_owned()),
+                resource_version: Some(child.identity().version.to_string()),
             }),
             propagation_policy: Some(PropagationPolicy::Background),
             ..DeleteParams::default()
@@ -261,7 +261,7 @@ impl Children {
         match self.caller.write(action, api.delete(&key.name, &params)).await {
             Ok(_) => Ok(()),
             Err(Error::Api { source, .. }) if code(&source) == Some(404) => {
-                kind.store.remove(child.meta());
+                kind.store.remove(child.identity());
                 Ok(())
             }
             Err(error) => Err(error),
@@ -282,14 +282,19 @@ impl Children {
             overruled.remove(&entry);
         } else {
             tracing::warn!(kind = %wished.resource.kind, object = %key, "the server changed what was applied; leaving it so");
+            // Nobody tells this memory of children that are gone.
+            overruled.retain(|(id, key), _| {
+                let kind = self.kinds.get(id);
+                kind.is_some_and(|kind| kind.store.get(key).is_some())
+            });
             overruled.insert(entry, (digest(&wished.body), substance(result)));
         }
     }
 }
 
 fn check_owner(owner: &Owner, wished: &Wished, live: &Child, original: bool) -> Result<()> {
-    let theirs = controller_owner(live.meta());
-    match theirs {
+    let theirs = live.controller();
+    match &theirs {
         None if wished.is_shared() && (original || is_ours(live)) => Ok(()),
         Some(theirs) if !wished.is_shared() && theirs.uid == owner.reference.uid => Ok(()),
         Some(theirs) if theirs.kind == owner.reference.kind && theirs.name == owner.reference.name => {
@@ -303,7 +308,7 @@ fn check_owner(owner: &Owner, wished: &Wished, live: &Child, original: bool) -> 
         _ => Err(Error::NotOurs {
             kind: wished.resource.kind.clone(),
             name: wished.name.clone(),
-            owner: theirs.map_or_else(
+            owner: theirs.as_ref().map_or_else(
                 || "nobody we know".to_owned(),
                 |theirs| format!("{} {}", theirs.kind, theirs.name),
             ),
@@ -314,7 +319,7 @@ fn check_owner(owner: &Owner, wished: &Wished, live: &Child, original: bool) -> 
 
 /// Some originals name their owner without calling it controller, or name the workload beside it.
 fn left_by_original(owner: &Owner, wished: &Wished, live: &Child) -> bool {
-    let owners = live.meta().owner_references.as_deref().unwrap_or_default();
+    let owners = live.owners();
     let known = |known: &OwnerReference| known.uid == owner.reference.uid || known.name == wished.name;
     !owners.is_empty() && owners.iter().all(known)
 }

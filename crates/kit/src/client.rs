@@ -23,8 +23,8 @@ use crate::{
     metrics::Metrics,
 };
 
-/// Longest wait for one answer of the API server.
-const DEADLINE: Duration = Duration::from_secs(15);
+/// Longest wait for one answer of the API server, unless asked otherwise.
+pub const DEADLINE: Duration = Duration::from_secs(15);
 /// Watches carry a bookmark about every minute; silence for longer means that the connection is dead.
 const SILENCE: Duration = Duration::from_secs(150);
 
@@ -47,11 +47,16 @@ pub fn build(mut config: Config, metrics: &Metrics) -> Result<Client> {
 pub struct Caller {
     client: Client,
     fence: Fence,
+    deadline: Duration,
 }
 
 impl Caller {
-    pub fn new(client: Client, fence: Fence) -> Self {
-        Self { client, fence }
+    pub fn new(client: Client, fence: Fence, deadline: Duration) -> Self {
+        Self {
+            client,
+            fence,
+            deadline,
+        }
     }
 
     pub fn client(&self) -> Client {
@@ -63,11 +68,11 @@ impl Caller {
         action: String,
         call: impl Future<Output = Result<T, kube::Error>>,
     ) -> Result<T> {
-        match tokio::time::timeout(DEADLINE, call).await {
+        match tokio::time::timeout(self.deadline, call).await {
             Ok(answer) => answer.map_err(|source| Error::api(action, source)),
             Err(_) => Err(Error::Timeout {
                 action,
-                after: DEADLINE,
+                after: self.deadline,
             }),
         }
     }
