@@ -42,6 +42,9 @@ struct ByCall {
     code: String,
 }
 
+/// By kind.
+type Queues = Vec<(&'static str, Arc<Queue>)>;
+
 /// Cheap to clone; every clone counts into the same registry.
 #[derive(Clone)]
 pub struct Metrics {
@@ -50,7 +53,7 @@ pub struct Metrics {
     errors: Family<ByReason, Counter>,
     durations: Family<ByKind, Histogram, fn() -> Histogram>,
     queue_depth: Family<ByKind, Gauge>,
-    queues: Arc<Mutex<Vec<(&'static str, Arc<Queue>)>>>,
+    queues: Arc<Mutex<Queues>>,
     api_requests: Family<ByCall, Counter>,
     watch_errors: Family<ByReason, Counter>,
     leader: Gauge,
