@@ -6,6 +6,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use k8s_openapi::jiff::Timestamp;
 use schemars::JsonSchema;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
@@ -75,6 +76,20 @@ pub struct ContainerOverride {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::volume_mounts")]
     pub volume_mounts: Option<Vec<VolumeMount>>,
+}
+
+/// An empty word as none: the originals write it for what is not said.
+pub(crate) fn empty_as_absent<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>
+where
+    D: Deserializer<'de>,
+    T: DeserializeOwned,
+{
+    let given = Option::<Value>::deserialize(deserializer)?;
+    let given = given.filter(|given| given.as_str() != Some(""));
+    given
+        .map(serde_json::from_value)
+        .transpose()
+        .map_err(serde::de::Error::custom)
 }
 
 /// When an image is pulled.

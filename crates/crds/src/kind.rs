@@ -4,7 +4,7 @@ use crate::{kaos, nimbusguard, ollama, penin, schema};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::CustomResourceExt;
 use serde_json::Value;
-use std::sync::LazyLock;
+use std::sync::OnceLock;
 
 /// A kind that Gantry serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -102,10 +102,9 @@ impl KindInfo {
     }
 }
 
-static CRDS: LazyLock<Vec<CustomResourceDefinition>> =
-    LazyLock::new(|| KINDS.iter().map(|k| build(k.id)).collect());
-static SPEC_SCHEMAS: LazyLock<Vec<Option<Value>>> =
-    LazyLock::new(|| CRDS.iter().map(crd_spec_schema).collect());
+/// What every visit of an object checks its spec against; made when first asked for. Whole CRDs are not kept: typed, they
+/// take megabytes, and are needed once.
+static SPEC_SCHEMAS: [OnceLock<Option<Value>>; KINDS.len()] = [const { OnceLock::new() }; KINDS.len()];
 
 fn build(kind: Kind) -> CustomResourceDefinition {
     schema::finish(match kind {
@@ -128,7 +127,12 @@ fn crd_spec_schema(crd: &CustomResourceDefinition) -> Option<Value> {
         .as_ref()?
         .open_api_v3_schema
         .as_ref()?;
-    serde_json::to_value(schema.properties.as_ref()?.get("spec")?).ok()
+    let mut spec = serde_json::to_value(schema.properties.as_ref()?.get("spec")?).ok()?;
+    // Checks do not look at them, and they are most of a schema.
+    schema::walk(&mut spec, &mut |node| {
+        node.remove("description");
+    });
+    Some(spec)
 }
 
 impl Kind {
@@ -147,20 +151,19 @@ impl Kind {
 
     /// Its CRD.
     pub fn crd(self) -> Option<CustomResourceDefinition> {
-        self.index().and_then(|i| CRDS.get(i)).cloned()
+        Some(build(self))
     }
 
     /// The schema of its spec, for [`crate::validate::check`].
     pub fn spec_schema(self) -> Option<&'static Value> {
-        self.index()
-            .and_then(|i| SPEC_SCHEMAS.get(i))
-            .and_then(Option::as_ref)
+        let schema = SPEC_SCHEMAS.get(self.index()?)?;
+        schema.get_or_init(|| crd_spec_schema(&build(self))).as_ref()
     }
 }
 
 /// Every CRD, ready to be applied to a current server; see [`crate::strip_for_old_servers`] for older ones.
 pub fn all() -> Vec<CustomResourceDefinition> {
-    CRDS.clone()
+    KINDS.iter().map(|k| build(k.id)).collect()
 }
 
 /// The CRD of a kind by name (`Agent`, `agents` or `agents.kaos.tools`).

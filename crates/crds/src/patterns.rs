@@ -108,8 +108,8 @@ pub(crate) fn package(text: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use crate::schema::{
-        CHANGE_PATTERN, DURATION_PATTERN, NAME_PATTERN, PACKAGE_PATTERN, PATH_PATTERN, QUANTITY_PATTERN,
-        REFERENCE_PATTERN, URL_PATTERN, matches,
+        CHANGE_PATTERN, DURATION_PATTERN, NAME_PATTERN, OPTIONAL_NAME_PATTERN, PACKAGE_PATTERN, PATH_PATTERN,
+        QUANTITY_PATTERN, REFERENCE_PATTERN, URL_PATTERN, matches,
     };
     use rstest::rstest;
 
@@ -121,6 +121,7 @@ mod tests {
         &["", "/tools", "a/", "a/b/c", "Tools", "a_b", "-a", "n.s/tools"]
     )]
     #[case(NAME_PATTERN, &["a", "a-b.c", "0"], &["", "a/b", "A", "a-", ".a"])]
+    #[case(OPTIONAL_NAME_PATTERN, &["", "a", "a-b.c"], &["a/b", "A", "a-", " "])]
     #[case(URL_PATTERN, &["http://a", "https://a/b?c"], &["", "http://", "ftp://a", "a", "http://a b"])]
     #[case(
         QUANTITY_PATTERN,

@@ -30,6 +30,8 @@ pub const REFERENCE_PATTERN: &str =
     "^([a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?/)?[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$";
 /// A DNS subdomain, as object names are.
 pub const NAME_PATTERN: &str = "^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$";
+/// The same, or nothing, where the originals take an empty text for absent.
+pub const OPTIONAL_NAME_PATTERN: &str = "^([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?)?$";
 /// An http or https address.
 pub const URL_PATTERN: &str = "^https?://[^ ]+$";
 /// A Kubernetes quantity such as `500m`, `1.5` or `10Gi`.
@@ -49,6 +51,7 @@ pub fn matches(pattern: &str, text: &str) -> bool {
         DURATION_PATTERN => patterns::duration(text),
         REFERENCE_PATTERN => patterns::reference(text),
         NAME_PATTERN => patterns::name(text),
+        OPTIONAL_NAME_PATTERN => text.is_empty() || patterns::name(text),
         URL_PATTERN => patterns::url(text),
         QUANTITY_PATTERN => patterns::quantity(text),
         PATH_PATTERN => patterns::path(text),
@@ -84,6 +87,11 @@ pub fn preserved(_: &mut SchemaGenerator) -> Schema {
 /// Anything at all; what it may be is checked in code.
 pub fn anything(_: &mut SchemaGenerator) -> Schema {
     json_schema!({"x-kubernetes-preserve-unknown-fields": true})
+}
+
+/// When something is pulled; the empty word is as good as none.
+pub fn pull_policy_or_empty(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({"type": "string", "enum": ["Always", "IfNotPresent", "Never", ""]})
 }
 
 /// A quantity: a string such as `500m`, or an integer.

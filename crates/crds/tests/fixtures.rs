@@ -60,6 +60,8 @@ fn normalised(path: &str, value: &Value) -> Value {
                     .entry("lastTransitionTime")
                     .or_insert("1970-01-01T00:00:00Z".into());
             }
+            // The empty word says nothing.
+            fields.retain(|name, v| name != "imagePullPolicy" || v != "");
             Value::Object(fields)
         }
         other => other.clone(),

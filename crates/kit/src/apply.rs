@@ -22,7 +22,7 @@ use crate::{
     client::Caller,
     error::{Error, Result, code},
     project::covers,
-    store::{Cached, ObjectKey, Store, controller_owner},
+    store::{Cached, ObjectKey, Store},
     takeover,
     wish::{Owner, Wish, Wished, digest},
 };
@@ -121,7 +121,7 @@ impl Children {
         let kind = self.kinds.get(&id(resource));
         let found = kind.map(|kind| kind.store.in_namespace(namespace));
         let mut found = found.unwrap_or_default();
-        found.retain(|child| controller_owner(child.meta()).is_none());
+        found.retain(|child| !child.has_controller());
         found
     }
 
@@ -166,36 +166,40 @@ impl Children {
                     Arc::new(Child::new(object))
                 }),
         };
-        let mut body = None;
+        let mut body = wished.body.clone();
+        let mut sent = None;
         if let Some(live) = &live {
             check_owner(owner, wished, live, original)?;
-            let json = live.json()?;
-            let mut wanted = wished.beside(&json);
+            let mut json = live.json()?;
+            body = wished.beside(&json);
             let keeps = wished.is_workload()
                 && wished.keeps_pods
                 && ((inherited && takeover::serves(&json)) || takeover::keeps_template(&wished.body, &json));
             if keeps {
-                wanted = takeover::keeping_template(&wanted);
+                body = takeover::keeping_template(&body);
             }
-            if covers(&json, &wanted) || self.is_overruled(wished, &key, &json) {
+            if covers(&json, &body) || self.is_overruled(wished, &key, &json) {
                 return Ok(live.clone());
             }
             // A template that is kept stays the original's; all else of what it set becomes ours with the first write.
-            if !keeps && (inherited || takeover::kept_template(&json)) {
-                self.hand_over(&api, &key.name, manager).await?;
+            if !keeps
+                && (inherited || takeover::kept_template(&json))
+                && let Some(handed) = self.hand_over(&api, &key.name, manager).await?
+            {
+                json = json!(handed);
+                body = wished.beside(&json);
             }
-            body = Some(wanted);
+            sent = Some(wished.sent(&body, &json));
         }
-        let body = body.as_ref().unwrap_or(&wished.body);
         let params = PatchParams::apply(manager).force();
-        let patch = Patch::Apply(body);
+        let patch = Patch::Apply(sent.as_ref().unwrap_or(&body));
         let written = self
             .caller
             .write(format!("apply {what}"), api.patch(&key.name, &params, &patch))
             .await?;
         let child = Arc::new(Child::new(written));
         let json = child.json()?;
-        self.remember_if_overruled(wished, body, &key, &json);
+        self.remember_if_overruled(wished, &body, &key, &json);
         if let Some(kind) = kind {
             // The next visit sees our own write, also when it comes before the watch does.
             kind.store.put(child.clone());
@@ -203,16 +207,25 @@ impl Children {
         Ok(child)
     }
 
-    /// Makes the fields that an original operator set ours, so that they go when we no longer wish for them.
-    async fn hand_over(&self, api: &Api<DynamicObject>, name: &str, manager: &str) -> Result<()> {
+    /// Makes the fields that an original operator set ours, so that they go when we no longer wish for them. Returns the
+    /// object when that changed it.
+    async fn hand_over(
+        &self,
+        api: &Api<DynamicObject>,
+        name: &str,
+        manager: &str,
+    ) -> Result<Option<DynamicObject>> {
         let live = self.caller.read(format!("get {name}"), api.get_opt(name)).await?;
-        if let Some(patch) = live.and_then(|live| takeover::hand_over(&live, manager)) {
-            let patch = Patch::Merge(patch);
-            let params = PatchParams::default();
-            let call = api.patch(name, &params, &patch);
-            self.caller.write(format!("take over {name}"), call).await?;
-        }
-        Ok(())
+        let Some(patch) = live.and_then(|live| takeover::hand_over(&live, manager)) else {
+            return Ok(None);
+        };
+        let patch = Patch::Merge(patch);
+        let params = PatchParams::default();
+        let call = api.patch(name, &params, &patch);
+        self.caller
+            .write(format!("take over {name}"), call)
+            .await
+            .map(Some)
     }
 
     async fn prune(&self, owner: &Owner, wished: &[Wished]) -> Result<()> {
@@ -238,8 +251,8 @@ impl Children {
         let api = Api::<DynamicObject>::namespaced_with(self.client(), &key.namespace, &kind.resource);
         let params = DeleteParams {
             preconditions: Some(Preconditions {
-                uid: child.meta().uid.clone(),
-                resource_version: child.meta().resource_version.clone(),
+                uid: Some(child.identity().uid.to_owned()),
+                resource_version: Some(child.identity().version.to_string()),
             }),
             propagation_policy: Some(PropagationPolicy::Background),
             ..DeleteParams::default()
@@ -248,7 +261,7 @@ impl Children {
         match self.caller.write(action, api.delete(&key.name, &params)).await {
             Ok(_) => Ok(()),
             Err(Error::Api { source, .. }) if code(&source) == Some(404) => {
-                kind.store.remove(child.meta());
+                kind.store.remove(child.identity());
                 Ok(())
             }
             Err(error) => Err(error),
@@ -269,14 +282,19 @@ impl Children {
             overruled.remove(&entry);
         } else {
             tracing::warn!(kind = %wished.resource.kind, object = %key, "the server changed what was applied; leaving it so");
+            // Nobody tells this memory of children that are gone.
+            overruled.retain(|(id, key), _| {
+                let kind = self.kinds.get(id);
+                kind.is_some_and(|kind| kind.store.get(key).is_some())
+            });
             overruled.insert(entry, (digest(&wished.body), substance(result)));
         }
     }
 }
 
 fn check_owner(owner: &Owner, wished: &Wished, live: &Child, original: bool) -> Result<()> {
-    let theirs = controller_owner(live.meta());
-    match theirs {
+    let theirs = live.controller();
+    match &theirs {
         None if wished.is_shared() && (original || is_ours(live)) => Ok(()),
         Some(theirs) if !wished.is_shared() && theirs.uid == owner.reference.uid => Ok(()),
         Some(theirs) if theirs.kind == owner.reference.kind && theirs.name == owner.reference.name => {
@@ -290,7 +308,7 @@ fn check_owner(owner: &Owner, wished: &Wished, live: &Child, original: bool) -> 
         _ => Err(Error::NotOurs {
             kind: wished.resource.kind.clone(),
             name: wished.name.clone(),
-            owner: theirs.map_or_else(
+            owner: theirs.as_ref().map_or_else(
                 || "nobody we know".to_owned(),
                 |theirs| format!("{} {}", theirs.kind, theirs.name),
             ),
@@ -301,7 +319,7 @@ fn check_owner(owner: &Owner, wished: &Wished, live: &Child, original: bool) -> 
 
 /// Some originals name their owner without calling it controller, or name the workload beside it.
 fn left_by_original(owner: &Owner, wished: &Wished, live: &Child) -> bool {
-    let owners = live.meta().owner_references.as_deref().unwrap_or_default();
+    let owners = live.owners();
     let known = |known: &OwnerReference| known.uid == owner.reference.uid || known.name == wished.name;
     !owners.is_empty() && owners.iter().all(known)
 }

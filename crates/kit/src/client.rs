@@ -6,9 +6,15 @@ use std::{
     time::Duration,
 };
 
+use bytes::Bytes;
 use futures::future::BoxFuture;
-use http::{Request, Response};
+use http::{
+    HeaderName, Request, Response, StatusCode,
+    header::{CONTENT_TYPE, RETRY_AFTER},
+};
+use http_body_util::{Either, Full};
 use kube::{Client, Config, client::ClientBuilder};
+use serde_json::json;
 use tower::{BoxError, Layer, Service};
 
 use crate::{
@@ -17,8 +23,8 @@ use crate::{
     metrics::Metrics,
 };
 
-/// Longest wait for one answer of the API server.
-const DEADLINE: Duration = Duration::from_secs(15);
+/// Longest wait for one answer of the API server, unless asked otherwise.
+pub const DEADLINE: Duration = Duration::from_secs(15);
 /// Watches carry a bookmark about every minute; silence for longer means that the connection is dead.
 const SILENCE: Duration = Duration::from_secs(150);
 
@@ -41,11 +47,16 @@ pub fn build(mut config: Config, metrics: &Metrics) -> Result<Client> {
 pub struct Caller {
     client: Client,
     fence: Fence,
+    deadline: Duration,
 }
 
 impl Caller {
-    pub fn new(client: Client, fence: Fence) -> Self {
-        Self { client, fence }
+    pub fn new(client: Client, fence: Fence, deadline: Duration) -> Self {
+        Self {
+            client,
+            fence,
+            deadline,
+        }
     }
 
     pub fn client(&self) -> Client {
@@ -57,11 +68,11 @@ impl Caller {
         action: String,
         call: impl Future<Output = Result<T, kube::Error>>,
     ) -> Result<T> {
-        match tokio::time::timeout(DEADLINE, call).await {
+        match tokio::time::timeout(self.deadline, call).await {
             Ok(answer) => answer.map_err(|source| Error::api(action, source)),
             Err(_) => Err(Error::Timeout {
                 action,
-                after: DEADLINE,
+                after: self.deadline,
             }),
         }
     }
@@ -109,7 +120,7 @@ where
     S: Service<Request<A>, Response = Response<B>, Error = BoxError>,
     S::Future: Send + 'static,
 {
-    type Response = Response<B>;
+    type Response = Response<Either<B, Full<Bytes>>>;
     type Error = BoxError;
     type Future = BoxFuture<'static, Result<Self::Response, BoxError>>;
 
@@ -127,7 +138,57 @@ where
                 method.as_str(),
                 answer.as_ref().ok().map(|answer| answer.status().as_u16()),
             );
-            answer
+            answer.map(spell_out)
         })
+    }
+}
+
+/// A server that sheds load says how long to wait in a header, and nothing but prose in the body; kube hands on only the
+/// body. So it is said again where errors have it.
+fn spell_out<B>(answer: Response<B>) -> Response<Either<B, Full<Bytes>>> {
+    let header = |name: HeaderName| answer.headers().get(name).and_then(|value| value.to_str().ok());
+    let is_json = header(CONTENT_TYPE).is_some_and(|kind| kind.contains("json"));
+    let seconds = header(RETRY_AFTER).and_then(|seconds| seconds.parse::<u32>().ok());
+    let Some(seconds) = seconds.filter(|_| answer.status() == StatusCode::TOO_MANY_REQUESTS && !is_json)
+    else {
+        return answer.map(Either::Left);
+    };
+    let status = json!({
+        "kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 429, "reason": "TooManyRequests",
+        "message": "the server has received too many requests and has asked us to try again later",
+        "details": {"retryAfterSeconds": seconds},
+    });
+    answer.map(|_| Either::Right(Full::new(Bytes::from(status.to_string()))))
+}
+
+#[cfg(test)]
+mod tests {
+    use http_body_util::BodyExt;
+    use kube::core::Status;
+
+    use super::*;
+
+    async fn told(code: u16, headers: &[(&str, &str)], body: &'static str) -> Option<u32> {
+        let mut answer = Response::builder().status(code);
+        for (name, value) in headers {
+            answer = answer.header(*name, *value);
+        }
+        let answer = spell_out(answer.body(Full::new(Bytes::from(body))).unwrap());
+        let bytes = answer.into_body().collect().await.unwrap().to_bytes();
+        let status: Status = serde_json::from_slice(&bytes).ok()?;
+        assert_eq!(status.code, 429);
+        status.details.map(|details| details.retry_after_seconds)
+    }
+
+    #[tokio::test]
+    async fn a_wait_that_is_asked_for_in_a_header_is_known() {
+        let text = "Too many requests, please try again later.";
+        assert_eq!(told(429, &[("retry-after", "7")], text).await, Some(7));
+        assert_eq!(told(429, &[], text).await, None);
+        assert_eq!(told(200, &[("retry-after", "7")], text).await, None);
+        // What the server says at length stays as it is.
+        let headers = [("retry-after", "7"), ("content-type", "application/json")];
+        let said = r#"{"code": 429, "details": {"retryAfterSeconds": 9}}"#;
+        assert_eq!(told(429, &headers, said).await, Some(9));
     }
 }

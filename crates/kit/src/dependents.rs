@@ -14,7 +14,8 @@ pub type Dependent = (&'static str, ObjectKey);
 /// Which roots depend on which targets.
 pub struct Dependents<T> {
     on: HashMap<T, HashSet<Dependent>>,
-    of: HashMap<Dependent, BTreeSet<T>>,
+    /// Without repetition, in no order; nearly always one or two.
+    of: HashMap<Dependent, Vec<T>>,
 }
 
 impl<T> Default for Dependents<T> {
@@ -29,10 +30,10 @@ impl<T> Default for Dependents<T> {
 impl<T: Clone + Hash + Ord> Dependents<T> {
     /// One more target.
     pub fn add(&mut self, dependent: &Dependent, target: &T) {
-        self.of
-            .entry(dependent.clone())
-            .or_default()
-            .insert(target.clone());
+        let known = self.of.entry(dependent.clone()).or_default();
+        if !known.contains(target) {
+            known.push(target.clone());
+        }
         self.on
             .entry(target.clone())
             .or_default()
@@ -43,17 +44,22 @@ impl<T: Clone + Hash + Ord> Dependents<T> {
     pub fn set(&mut self, dependent: &Dependent, wanted: &BTreeSet<T>) -> Vec<T> {
         let before = self.of.remove(dependent).unwrap_or_default();
         let mut orphans = Vec::new();
-        for target in before.difference(wanted) {
-            if let Some(known) = self.on.get_mut(target) {
+        for target in before.into_iter().filter(|target| !wanted.contains(target)) {
+            if let Some(known) = self.on.get_mut(&target) {
                 known.remove(dependent);
                 if known.is_empty() {
-                    self.on.remove(target);
-                    orphans.push(target.clone());
+                    self.on.remove(&target);
+                    orphans.push(target);
                 }
             }
         }
+        if !wanted.is_empty() {
+            self.of
+                .insert(dependent.clone(), wanted.iter().cloned().collect());
+        }
         for target in wanted {
-            self.add(dependent, target);
+            let known = self.on.entry(target.clone()).or_default();
+            known.insert(dependent.clone());
         }
         orphans
     }

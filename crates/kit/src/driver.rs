@@ -9,15 +9,14 @@ use std::{
 
 use futures::FutureExt;
 use k8s_openapi::{
-    api::core::v1::ObjectReference,
+    api::{core::v1::ObjectReference, events::v1::Event},
     apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta},
     jiff::Timestamp,
 };
 use kube::{
     Api, Resource, ResourceExt,
-    api::{Patch, PatchParams},
+    api::{Patch, PatchParams, PostParams},
     core::{ApiResource, DeserializeGuard, DynamicObject},
-    runtime::events::{Event, EventType, Recorder},
 };
 use serde_json::{Value, json};
 use tracing::Instrument;
@@ -30,6 +29,7 @@ use crate::{
     conditions::{self, Progress, READY, Verdict},
     controller::{Context, Controller, Outcome},
     error::{Error, Result, Retry},
+    events::{self, News, Severity},
     metrics::Metrics,
     store::{ObjectKey, Store},
 };
@@ -39,11 +39,12 @@ pub struct Driver<C: Controller> {
     pub context: Context,
     pub store: Arc<Store<DeserializeGuard<C::Kind>>>,
     pub backoff: Backoff,
-    pub recorder: Recorder,
+    /// The replica that this is, as events name it.
+    pub instance: String,
     pub metrics: Metrics,
     pub resync: Duration,
-    /// Objects that were visited: what the event about their end refers to.
-    pub known: Mutex<HashMap<ObjectKey, ObjectReference>>,
+    /// The uid of every object that was visited: what the event about its end refers to.
+    pub known: Mutex<HashMap<ObjectKey, Box<str>>>,
 }
 
 impl<C: Controller> Driver<C> {
@@ -62,10 +63,9 @@ impl<C: Controller> Driver<C> {
             }
             Ok(Err(error)) => {
                 tracing::warn!(kind = C::NAME, object = %key, reason = error.reason(), error = error.report(), "visit failed");
-                (
-                    Some(self.backoff.failed(key, error.retry())),
-                    Some(error.reason()),
-                )
+                // On top of what we would wait anyhow, which is spread: all were asked to wait equally long.
+                let wait = error.retry_after() + self.backoff.failed(key, error.retry());
+                (Some(wait), Some(error.reason()))
             }
             Err(_) => {
                 tracing::error!(kind = C::NAME, object = %key, "visit panicked");
@@ -84,9 +84,10 @@ impl<C: Controller> Driver<C> {
             self.context.references.forget(C::NAME, key);
             self.context.links.forget(C::NAME, key);
             let gone = self.known().remove(key);
-            if let Some(about) = gone {
+            if let Some(uid) = gone {
                 let note = "it is gone, and what it owned goes with it".to_owned();
-                self.publish(&about, EventType::Normal, DELETED.to_owned(), note)
+                let about = events::about::<C::Kind>(key, &uid);
+                self.publish(about, Severity::Normal, DELETED.to_owned(), note)
                     .await;
             }
             return Ok(None);
@@ -105,7 +106,8 @@ impl<C: Controller> Driver<C> {
                 return Ok(None);
             }
         };
-        self.known().insert(key.clone(), object.object_ref(&()));
+        self.known()
+            .insert(key.clone(), object.uid().unwrap_or_default().into());
         if object.meta().deletion_timestamp.is_some() {
             return self.let_go(object).await;
         }
@@ -209,13 +211,14 @@ impl<C: Controller> Driver<C> {
         mut status: C::Status,
         warnings: Vec<(&'static str, String)>,
     ) {
+        let about =
+            || events::about::<C::Kind>(&ObjectKey::of(object.meta()), &object.uid().unwrap_or_default());
         let before = previous
             .as_mut()
             .and_then(|status| *C::common(status).observed_generation);
         if before != object.meta().generation {
             for (reason, note) in warnings {
-                let about = object.object_ref(&());
-                self.publish(&about, EventType::Warning, reason.to_owned(), note)
+                self.publish(about(), Severity::Warning, reason.to_owned(), note)
                     .await;
             }
         }
@@ -228,28 +231,29 @@ impl<C: Controller> Driver<C> {
             return;
         }
         let stalled = conditions::is_true(C::common(&mut status).conditions, conditions::STALLED);
-        let type_ = if stalled {
-            EventType::Warning
+        let severity = if stalled {
+            Severity::Warning
         } else {
-            EventType::Normal
+            Severity::Normal
         };
-        self.publish(&object.object_ref(&()), type_, now.reason, now.message)
-            .await;
+        self.publish(about(), severity, now.reason, now.message).await;
     }
 
-    fn known(&self) -> std::sync::MutexGuard<'_, HashMap<ObjectKey, ObjectReference>> {
+    fn known(&self) -> std::sync::MutexGuard<'_, HashMap<ObjectKey, Box<str>>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn publish(&self, about: &ObjectReference, type_: EventType, reason: String, note: String) {
-        let event = Event {
-            type_,
+    async fn publish(&self, about: ObjectReference, severity: Severity, reason: String, note: String) {
+        let namespace = about.namespace.clone().unwrap_or_default();
+        let news = News {
+            severity,
             reason,
-            note: Some(crate::error::shorten(note, 1000)).filter(|note| !note.is_empty()),
-            action: "Reconcile".to_owned(),
-            secondary: None,
+            note,
         };
-        let publish = self.recorder.publish(&event, about);
+        let event = events::event(about, news, &self.instance, Timestamp::now());
+        let api = Api::<Event>::namespaced(self.context.caller.client(), &namespace);
+        let params = PostParams::default();
+        let publish = api.create(&params, &event);
         if let Err(error) = self
             .context
             .caller

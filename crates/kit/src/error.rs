@@ -92,6 +92,16 @@ impl Error {
         }
     }
 
+    /// What the server asks us to wait at least, where it is too busy; bounded, since it is only a guess.
+    pub fn retry_after(&self) -> Duration {
+        let asked = match self {
+            Self::Api { source, .. } => server_status(source).and_then(|status| status.details.as_ref()),
+            _ => None,
+        };
+        let seconds = asked.map_or(0, |details| details.retry_after_seconds);
+        Duration::from_secs(seconds.into()).min(Retry::PASSING.most)
+    }
+
     /// True when only a person or another change can help, so that it belongs in `Ready`.
     pub fn is_lasting(&self) -> bool {
         matches!(
@@ -157,6 +167,7 @@ pub fn shorten(mut text: String, most: usize) -> String {
 
 #[cfg(test)]
 mod tests {
+    use kube::core::response::StatusDetails;
     use rstest::rstest;
 
     use super::*;
@@ -181,6 +192,24 @@ mod tests {
         let error = api(code);
         assert_eq!(error.reason(), reason);
         assert_eq!(error.retry().first.as_millis(), u128::from(first));
+    }
+
+    #[rstest]
+    #[case(0, 0)]
+    #[case(7, 7)]
+    #[case(u32::MAX, 300)]
+    fn a_busy_server_says_how_long_to_wait(#[case] seconds: u32, #[case] waits: u64) {
+        let status = Status {
+            code: 429,
+            details: Some(StatusDetails {
+                retry_after_seconds: seconds,
+                ..serde_json::from_str("{}").unwrap()
+            }),
+            ..Status::default()
+        };
+        let error = Error::api("apply Deployment a", kube::Error::Api(Box::new(status)));
+        assert_eq!(error.retry_after().as_secs(), waits);
+        assert_eq!(api(429).retry_after().as_secs(), 0);
     }
 
     #[test]

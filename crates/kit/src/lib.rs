@@ -17,6 +17,7 @@ pub mod controller;
 pub mod dependents;
 pub mod driver;
 pub mod error;
+pub mod events;
 pub mod leader;
 pub mod manager;
 pub mod metrics;

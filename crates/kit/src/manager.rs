@@ -13,10 +13,7 @@ use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Pod, Secret};
 use kube::{
     Api, Client, Resource,
     core::{ApiResource, DeserializeGuard, DynamicObject, PartialObjectMeta},
-    runtime::{
-        events::{Recorder, Reporter},
-        watcher,
-    },
+    runtime::watcher,
 };
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -27,7 +24,7 @@ use crate::{
     apply::{Children, id},
     backoff::Backoff,
     child::Child,
-    client::Caller,
+    client::{self, Caller},
     controller::{Context, Controller},
     dependents::{Links, SHARED},
     driver::Driver,
@@ -37,7 +34,7 @@ use crate::{
     pods::{self, INSTANCE_LABEL, NAME_LABEL, PodSummary},
     queue::Queue,
     references::{References, Source},
-    store::{Cached, NamespaceFacts, ObjectKey, Store, controller_owner},
+    store::{Cached, NamespaceFacts, ObjectKey, Store},
     team::{StartWorkers, Team, work},
     watch::Watch,
 };
@@ -60,6 +57,8 @@ pub struct Options {
     pub admin: Option<SocketAddr>,
     /// How long work under way may go on after a request to stop.
     pub grace: Duration,
+    /// Longest wait for one answer of the API server.
+    pub deadline: Duration,
 }
 
 impl Default for Options {
@@ -72,6 +71,7 @@ impl Default for Options {
             lease: None,
             admin: None,
             grace: Duration::from_secs(10),
+            deadline: client::DEADLINE,
         }
     }
 }
@@ -128,13 +128,13 @@ impl Wakers {
     }
 
     fn wake_owner(&self, child: &Child, links: &Links) {
-        let Some(owner) = controller_owner(child.meta()) else {
-            links.changed(SHARED, child.key());
+        let Some(owner) = child.controller() else {
+            links.changed(SHARED, child.key().clone());
             // A retained child has no owner, but carries the labels of one.
             let json = child.json().unwrap_or_default();
             let label = |name: &str| json["metadata"]["labels"][name].as_str();
             if let (Some(controller), Some(root)) = (label(NAME_LABEL), label(INSTANCE_LABEL)) {
-                self.wake_labelled(controller, ObjectKey::new(child.key().namespace, root));
+                self.wake_labelled(controller, ObjectKey::new(child.key().namespace.clone(), root));
             }
             return;
         };
@@ -143,7 +143,7 @@ impl Wakers {
         if let Some(waker) = queues.get(&format!("{}.{group}", owner.kind)) {
             waker
                 .queue
-                .add(ObjectKey::new(child.key().namespace, owner.name.clone()));
+                .add(ObjectKey::new(child.key().namespace.clone(), owner.name));
         }
     }
 
@@ -196,7 +196,7 @@ impl Manager {
             }
             None => (None, Fence::open()),
         };
-        let caller = Caller::new(client.clone(), fence.clone());
+        let caller = Caller::new(client.clone(), fence.clone(), options.deadline);
         let wakers = Arc::new(Wakers::default());
         Self {
             references: Arc::new(References::new(caller.clone(), wakers.clone())),
@@ -254,6 +254,7 @@ impl Manager {
     /// Adds a kind.
     pub fn add<C: Controller>(&mut self, controller: C) {
         let queue = Arc::new(Queue::default());
+        self.metrics.queue(C::NAME, queue.clone());
         let store = self.roots::<C::Kind>();
         self.wakers.register::<C>(queue.clone(), store.clone());
         for namespace in self.scopes() {
@@ -277,17 +278,14 @@ impl Manager {
             self.watches.push(Box::pin(async move {
                 watch
                     .run(|object| {
-                        let key = ObjectKey::of(Cached::meta(object.as_ref()));
+                        let key = object.identity().key();
                         queue.add(key.clone());
                         links.changed(C::NAME, key);
                     })
                     .await;
             }));
         }
-        let reporter = Reporter {
-            controller: "gantry".to_owned(),
-            instance: self.options.lease.as_ref().map(|lease| lease.identity.clone()),
-        };
+        let lease = self.options.lease.as_ref();
         let driver = Arc::new(Driver {
             controller,
             context: Context {
@@ -303,7 +301,7 @@ impl Manager {
             },
             store: store.clone(),
             backoff: Backoff::default(),
-            recorder: Recorder::new(self.client.clone(), reporter),
+            instance: lease.map_or_else(|| "gantry".to_owned(), |lease| lease.identity.clone()),
             metrics: self.metrics.clone(),
             resync: self.options.resync,
             known: std::sync::Mutex::default(),
@@ -522,7 +520,7 @@ impl Manager {
         let links = self.links.clone();
         tasks.spawn(async move {
             let changed = |namespace: &Arc<NamespaceFacts>| {
-                links.changed(NamespaceFacts::KIND, ObjectKey::of(namespace.meta()));
+                links.changed(NamespaceFacts::KIND, namespace.identity().key());
             };
             watch.run(changed).await;
         });

@@ -17,6 +17,8 @@ use prometheus_client::{
     registry::Registry,
 };
 
+use crate::queue::Queue;
+
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct ByKind {
     kind: &'static str,
@@ -40,6 +42,9 @@ struct ByCall {
     code: String,
 }
 
+/// By kind.
+type Queues = Vec<(&'static str, Arc<Queue>)>;
+
 /// Cheap to clone; every clone counts into the same registry.
 #[derive(Clone)]
 pub struct Metrics {
@@ -48,6 +53,7 @@ pub struct Metrics {
     errors: Family<ByReason, Counter>,
     durations: Family<ByKind, Histogram, fn() -> Histogram>,
     queue_depth: Family<ByKind, Gauge>,
+    queues: Arc<Mutex<Queues>>,
     api_requests: Family<ByCall, Counter>,
     watch_errors: Family<ByReason, Counter>,
     leader: Gauge,
@@ -65,6 +71,7 @@ impl Default for Metrics {
             errors: Family::default(),
             durations,
             queue_depth: Family::default(),
+            queues: Arc::default(),
             api_requests: Family::default(),
             watch_errors: Family::default(),
             leader: Gauge::default(),
@@ -138,10 +145,20 @@ impl Metrics {
         }
     }
 
-    pub fn queue_depth(&self, kind: &'static str, depth: usize) {
-        self.queue_depth
-            .get_or_create(&ByKind { kind })
-            .set(i64::try_from(depth).unwrap_or(i64::MAX));
+    /// A queue whose depth is told.
+    pub fn queue(&self, kind: &'static str, queue: Arc<Queue>) {
+        let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
+        queues.push((kind, queue));
+    }
+
+    /// Looked at when somebody asks: a queue that grows because no worker takes from it is the one to hear of.
+    fn measure_queues(&self) {
+        let queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
+        for (kind, queue) in queues.iter() {
+            self.queue_depth
+                .get_or_create(&ByKind { kind })
+                .set(i64::try_from(queue.depth()).unwrap_or(i64::MAX));
+        }
     }
 
     pub fn api_request(&self, method: &str, code: Option<u16>) {
@@ -169,6 +186,7 @@ impl Metrics {
     }
 
     pub fn render(&self) -> String {
+        self.measure_queues();
         let mut text = String::new();
         let registry = self.registry.lock().unwrap_or_else(PoisonError::into_inner);
         if let Err(error) = encode(&mut text, &registry) {
@@ -198,6 +216,18 @@ mod tests {
             "gantry_leader 1",
         ] {
             assert!(text.contains(line), "{line} not in\n{text}");
+        }
+    }
+
+    #[test]
+    fn a_queue_that_nobody_takes_from_is_seen_to_grow() {
+        let (metrics, queue) = (Metrics::default(), Arc::new(Queue::default()));
+        metrics.queue("mcpserver", queue.clone());
+        for depth in 0..3 {
+            let line = format!("gantry_queue_depth{{kind=\"mcpserver\"}} {depth}");
+            let text = metrics.render();
+            assert!(text.contains(&line), "{line} not in\n{text}");
+            queue.add(crate::ObjectKey::new("ns", depth.to_string()));
         }
     }
 }

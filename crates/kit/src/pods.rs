@@ -1,14 +1,15 @@
 //! The pods behind our children, kept as the few facts that explain trouble.
 
+use std::borrow::Cow;
+
 use k8s_openapi::{
     api::core::v1::{ContainerState, ContainerStatus, Pod},
-    apimachinery::pkg::apis::meta::v1::ObjectMeta,
     jiff::Timestamp,
 };
 
 use crate::{
     names::label_value,
-    store::{Cached, ObjectKey, Store},
+    store::{Cached, Identity, ObjectKey, Store, version},
 };
 
 /// On a pod: the controller that is responsible for it.
@@ -19,11 +20,20 @@ pub const COMPONENT_LABEL: &str = "app.kubernetes.io/component";
 /// ([`label_value`]).
 pub const INSTANCE_LABEL: &str = "app.kubernetes.io/instance";
 
+/// On a pod of a Deployment: which of its ReplicaSets made it.
+const HASH_LABEL: &str = "pod-template-hash";
+
 pub struct PodSummary {
-    meta: ObjectMeta,
+    key: ObjectKey,
+    uid: Box<str>,
+    version: u64,
+    created: Option<Timestamp>,
+    is_being_deleted: bool,
     controller: String,
     instance: String,
     pub component: String,
+    /// Tells the pods of one ReplicaSet from those of another; empty for pods of anything else.
+    pub template_hash: String,
     pub ready: bool,
     /// What the scheduler said, when it found no place.
     pub unschedulable: Option<String>,
@@ -86,52 +96,54 @@ impl PodSummary {
             controller: label(NAME_LABEL),
             instance: label(INSTANCE_LABEL),
             component: label(COMPONENT_LABEL),
+            template_hash: label(HASH_LABEL),
             ready: condition("Ready").is_some_and(|condition| condition.status == "True"),
             unschedulable,
             containers: all,
-            meta: ObjectMeta {
-                name: pod.metadata.name,
-                namespace: pod.metadata.namespace,
-                uid: pod.metadata.uid,
-                resource_version: pod.metadata.resource_version,
-                creation_timestamp: pod.metadata.creation_timestamp,
-                deletion_timestamp: pod.metadata.deletion_timestamp,
-                ..ObjectMeta::default()
-            },
+            key: ObjectKey::of(&pod.metadata),
+            uid: pod.metadata.uid.as_deref().unwrap_or_default().into(),
+            version: version(&pod.metadata),
+            created: pod.metadata.creation_timestamp.as_ref().map(|time| time.0),
+            is_being_deleted: pod.metadata.deletion_timestamp.is_some(),
         }
     }
 
     pub fn name(&self) -> &str {
-        self.meta.name.as_deref().unwrap_or_default()
+        &self.key.name
     }
 
     pub fn created(&self) -> Option<Timestamp> {
-        self.meta.creation_timestamp.as_ref().map(|time| time.0)
+        self.created
     }
 
     pub fn is_being_deleted(&self) -> bool {
-        self.meta.deletion_timestamp.is_some()
+        self.is_being_deleted
     }
 
     /// Controller and root, by the name that the label has.
     pub(crate) fn root(&self) -> Option<(&str, ObjectKey)> {
-        let namespace = self.meta.namespace.clone()?;
         (!self.instance.is_empty()).then(|| {
             (
                 self.controller.as_str(),
-                ObjectKey::new(namespace, self.instance.clone()),
+                ObjectKey::new(self.key.namespace.clone(), self.instance.clone()),
             )
         })
     }
 }
 
 impl Cached for PodSummary {
-    fn meta(&self) -> &ObjectMeta {
-        &self.meta
+    fn identity(&self) -> Identity<'_> {
+        Identity {
+            namespace: &self.key.namespace,
+            name: &self.key.name,
+            uid: &self.uid,
+            version: self.version,
+        }
     }
 
-    fn owner(&self) -> Option<String> {
-        self.root().map(|(controller, root)| index(controller, &root))
+    fn owner(&self) -> Option<Cow<'_, str>> {
+        let (controller, root) = self.root()?;
+        Some(Cow::Owned(index(controller, &root)))
     }
 }
 
@@ -163,8 +175,10 @@ fn summarize(status: &ContainerStatus, init: bool) -> ContainerSummary {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
     use serde_json::json;
+
+    use super::*;
 
     #[test]
     fn pods_are_found_by_names_too_long_for_a_label() {
@@ -185,8 +199,8 @@ mod tests {
     fn a_label_means_the_object_whose_name_it_shortens() {
         struct Root(ObjectMeta);
         impl Cached for Root {
-            fn meta(&self) -> &ObjectMeta {
-                &self.0
+            fn identity(&self) -> Identity<'_> {
+                Identity::of(&self.0)
             }
         }
         let store = Store::default();

@@ -5,10 +5,12 @@
 
 use std::{
     collections::HashMap,
+    panic::AssertUnwindSafe,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
+use futures::FutureExt;
 use tokio::{sync::Semaphore, time::Instant};
 
 use crate::{backoff, error::Retry, queue::Queue, store::ObjectKey};
@@ -134,9 +136,12 @@ impl<R: Clone + PartialEq + Send> Question<R> {
         let answer = {
             let _permit = self.permits.acquire().await;
             let late = || Err(format!("no answer within {} s", DEADLINE.as_secs()));
-            tokio::time::timeout(DEADLINE, ask)
-                .await
-                .unwrap_or_else(|_| late())
+            // A bug in the question must not keep it from ever being put again.
+            let asked = AssertUnwindSafe(tokio::time::timeout(DEADLINE, ask)).catch_unwind();
+            match asked.await {
+                Ok(answer) => answer.unwrap_or_else(|_| late()),
+                Err(_) => Err("the question failed; the operator's log has the cause".to_owned()),
+            }
         };
         let mut entries = lock(&self.entries);
         let Some(entry) = entries
@@ -193,6 +198,25 @@ mod tests {
             None,
             "another subject"
         );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_question_that_panics_is_put_again() {
+        let probes = Probes::<i32>::new(Duration::from_secs(600));
+        let queue = Arc::new(Queue::default());
+        probes.look(&key(), "v1", &queue, || async { panic!("a bug") });
+        queue.next().await;
+        queue.done(&key());
+        let failed = probes.look(&key(), "v1", &queue, || async { Ok(1) });
+        assert!(
+            failed.is_some_and(|answer| answer.is_err()),
+            "told, and not asked again at once"
+        );
+        queue.next().await;
+        queue.done(&key());
+        probes.look(&key(), "v1", &queue, || async { Ok(1) });
+        queue.next().await;
+        assert_eq!(probes.look(&key(), "v1", &queue, || async { Ok(1) }), Some(Ok(1)));
     }
 
     #[tokio::test(start_paused = true)]

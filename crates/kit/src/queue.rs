@@ -124,7 +124,58 @@ impl Inner {
 
 #[cfg(test)]
 mod tests {
+    use futures::FutureExt;
+    use proptest::prelude::*;
+
     use super::*;
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Add(u8),
+        Take,
+        /// Of those being worked on, this one is finished.
+        Done(usize),
+    }
+
+    fn steps() -> impl Strategy<Value = Vec<Step>> {
+        let step = prop_oneof![
+            (0_u8..4).prop_map(Step::Add),
+            Just(Step::Take),
+            (0_usize..4).prop_map(Step::Done),
+        ];
+        prop::collection::vec(step, 0..60)
+    }
+
+    proptest! {
+        /// However often and in whatever order objects are asked for: none is lost, none is worked on twice at a time,
+        /// and what is asked for twice is looked at once.
+        #[test]
+        fn every_wish_is_met_and_by_one_worker_at_a_time(steps in steps()) {
+            let queue = Queue::default();
+            let (mut wanted, mut running) = (HashSet::new(), Vec::new());
+            let end = std::iter::repeat_n([Step::Take, Step::Done(0)], 12).flatten();
+            for step in steps.into_iter().chain(end) {
+                match step {
+                    Step::Add(n) => {
+                        wanted.insert(key(&n.to_string()));
+                        queue.add(key(&n.to_string()));
+                    }
+                    Step::Take => match queue.next().now_or_never() {
+                        Some(next) => {
+                            prop_assert!(!running.contains(&next), "worked on twice");
+                            prop_assert!(wanted.remove(&next), "nobody asked");
+                            running.push(next);
+                        }
+                        None => prop_assert!(wanted.iter().all(|key| running.contains(key)), "left lying"),
+                    },
+                    Step::Done(n) if n < running.len() => queue.done(&running.remove(n)),
+                    Step::Done(_) => {}
+                }
+                prop_assert_eq!(queue.depth(), wanted.len());
+            }
+            prop_assert!(wanted.is_empty() && running.is_empty());
+        }
+    }
 
     fn key(name: &str) -> ObjectKey {
         ObjectKey::new("ns", name)

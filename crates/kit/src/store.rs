@@ -5,7 +5,8 @@
 //! an older version never replaces a newer one.
 
 use std::{
-    collections::{BTreeSet, HashMap, HashSet, VecDeque},
+    borrow::Cow,
+    collections::{HashMap, HashSet, VecDeque},
     fmt,
     sync::{Arc, PoisonError, RwLock},
 };
@@ -45,19 +46,43 @@ impl fmt::Display for ObjectKey {
     }
 }
 
+/// Which object, and which version of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Identity<'a> {
+    pub namespace: &'a str,
+    pub name: &'a str,
+    pub uid: &'a str,
+    pub version: u64,
+}
+
+impl<'a> Identity<'a> {
+    pub fn of(meta: &'a ObjectMeta) -> Self {
+        Self {
+            namespace: meta.namespace.as_deref().unwrap_or_default(),
+            name: meta.name.as_deref().unwrap_or_default(),
+            uid: meta.uid.as_deref().unwrap_or_default(),
+            version: version(meta),
+        }
+    }
+
+    pub fn key(self) -> ObjectKey {
+        ObjectKey::new(self.namespace, self.name)
+    }
+}
+
 /// What a store has to know of an object.
 pub trait Cached: Send + Sync + 'static {
-    fn meta(&self) -> &ObjectMeta;
+    fn identity(&self) -> Identity<'_>;
 
-    /// What the object is indexed by: the uid of its controller owner, unless a kind has something better.
-    fn owner(&self) -> Option<String> {
-        controller_owner(self.meta()).map(|owner| owner.uid.clone())
+    /// What the object is indexed by, if anybody asks by that: the uid of its controller owner, say.
+    fn owner(&self) -> Option<Cow<'_, str>> {
+        None
     }
 }
 
 impl<K: Resource + Send + Sync + 'static> Cached for DeserializeGuard<K> {
-    fn meta(&self) -> &ObjectMeta {
-        Resource::meta(self)
+    fn identity(&self) -> Identity<'_> {
+        Identity::of(Resource::meta(self))
     }
 }
 
@@ -91,8 +116,8 @@ impl NamespaceFacts {
 }
 
 impl Cached for NamespaceFacts {
-    fn meta(&self) -> &ObjectMeta {
-        &self.0
+    fn identity(&self) -> Identity<'_> {
+        Identity::of(&self.0)
     }
 }
 
@@ -107,8 +132,11 @@ struct Inner<T> {
     objects: HashMap<ObjectKey, Known<T>>,
     /// How often anything was taken in.
     puts: u64,
-    by_owner: HashMap<String, BTreeSet<ObjectKey>>,
-    deleted: HashSet<String>,
+    /// Nearly always of one object each: a list is smaller than a set.
+    by_owner: HashMap<Box<str>, Vec<ObjectKey>>,
+    /// The version at which each left, by uid. An object may come back at a later one: to a watch with a selector, one
+    /// that no longer matches looks deleted.
+    deleted: HashMap<String, u64>,
     deleted_order: VecDeque<String>,
 }
 
@@ -129,7 +157,7 @@ impl<T> Default for Store<T> {
                 objects: HashMap::new(),
                 puts: 0,
                 by_owner: HashMap::new(),
-                deleted: HashSet::new(),
+                deleted: HashMap::new(),
                 deleted_order: VecDeque::new(),
             }),
         }
@@ -179,21 +207,24 @@ impl<T: Cached> Store<T> {
     /// Takes an object in unless a newer version of it, or its deletion, is known already.
     pub fn put(&self, object: impl Into<Arc<T>>) -> bool {
         let object = object.into();
-        let key = ObjectKey::of(object.meta());
-        let uid = object.meta().uid.clone().unwrap_or_default();
+        let new = object.identity();
+        let key = new.key();
         let mut inner = self.write();
-        if inner.deleted.contains(&uid) {
+        if inner
+            .deleted
+            .get(new.uid)
+            .is_some_and(|left| new.version <= *left)
+        {
             return false;
         }
-        if let Some(known) = inner.objects.get(&key) {
-            let known = known.object.meta();
-            if known.uid == object.meta().uid && version(known) >= version(object.meta()) {
-                return false;
-            }
+        // Versions count for the whole server: also a namesake of before is older.
+        let known = inner.objects.get(&key).map(|known| known.object.identity());
+        if known.is_some_and(|known| known.version >= new.version) {
+            return false;
         }
         inner.unlink_owner(&key);
         if let Some(owner) = object.owner() {
-            inner.by_owner.entry(owner).or_default().insert(key.clone());
+            inner.link_owner(&owner, &key);
         }
         inner.puts += 1;
         let put = inner.puts;
@@ -201,15 +232,15 @@ impl<T: Cached> Store<T> {
         true
     }
 
-    /// Forgets an object; a newer one of the same name stays.
-    pub fn remove(&self, meta: &ObjectMeta) -> Option<Arc<T>> {
-        let key = ObjectKey::of(meta);
+    /// Forgets an object; a newer version of it, or a newer one of the same name, stays.
+    pub fn remove(&self, gone: Identity<'_>) -> Option<Arc<T>> {
+        let key = gone.key();
         let mut inner = self.write();
-        if let Some(uid) = &meta.uid {
-            inner.remember_deletion(uid.clone());
+        if !gone.uid.is_empty() {
+            inner.remember_deletion(gone.uid, gone.version);
         }
-        let known = inner.objects.get(&key)?;
-        if known.object.meta().uid != meta.uid {
+        let known = inner.objects.get(&key)?.object.identity();
+        if known.uid != gone.uid || known.version > gone.version {
             return None;
         }
         inner.unlink_owner(&key);
@@ -254,22 +285,36 @@ impl<T: Cached> Store<T> {
 }
 
 impl<T: Cached> Inner<T> {
+    fn link_owner(&mut self, owner: &str, key: &ObjectKey) {
+        if let Some(keys) = self.by_owner.get_mut(owner) {
+            keys.push(key.clone());
+        } else {
+            self.by_owner.insert(owner.into(), vec![key.clone()]);
+        }
+    }
+
     fn unlink_owner(&mut self, key: &ObjectKey) {
-        let Some(owner) = self.objects.get(key).and_then(|known| known.object.owner()) else {
+        let Some(known) = self.objects.get(key) else {
             return;
         };
-        if let Some(keys) = self.by_owner.get_mut(&owner) {
-            keys.remove(key);
+        let Some(owner) = known.object.owner() else {
+            return;
+        };
+        if let Some(keys) = self.by_owner.get_mut(&*owner) {
+            keys.retain(|known| known != key);
             if keys.is_empty() {
-                self.by_owner.remove(&owner);
+                self.by_owner.remove(&*owner);
             }
         }
     }
 
-    fn remember_deletion(&mut self, uid: String) {
-        if self.deleted.insert(uid.clone()) {
-            self.deleted_order.push_back(uid);
+    fn remember_deletion(&mut self, uid: &str, version: u64) {
+        if let Some(left) = self.deleted.get_mut(uid) {
+            *left = version.max(*left);
+            return;
         }
+        self.deleted.insert(uid.to_owned(), version);
+        self.deleted_order.push_back(uid.to_owned());
         if self.deleted_order.len() > REMEMBERED_DELETIONS
             && let Some(oldest) = self.deleted_order.pop_front()
         {
@@ -299,14 +344,19 @@ pub fn controller_owner(
 #[cfg(test)]
 mod tests {
     use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+    use proptest::prelude::*;
 
     use super::*;
 
     struct Thing(ObjectMeta);
 
     impl Cached for Thing {
-        fn meta(&self) -> &ObjectMeta {
-            &self.0
+        fn identity(&self) -> Identity<'_> {
+            Identity::of(&self.0)
+        }
+
+        fn owner(&self) -> Option<Cow<'_, str>> {
+            controller_owner(&self.0).map(|owner| Cow::Borrowed(&*owner.uid))
         }
     }
 
@@ -343,7 +393,7 @@ mod tests {
     fn a_late_answer_does_not_bring_a_deleted_object_back() {
         let store = Store::default();
         store.put(thing("a", "1", 10, None));
-        store.remove(&thing("a", "1", 12, None).0);
+        store.remove(thing("a", "1", 12, None).identity());
         assert!(!store.put(thing("a", "1", 11, None)));
         assert!(store.get(&ObjectKey::new("ns", "a")).is_none());
         assert!(
@@ -352,11 +402,30 @@ mod tests {
         );
     }
 
+    /// What a watch with a selector tells when the label that it selects by is taken away and put back.
+    #[test]
+    fn what_leaves_the_selection_comes_back_when_it_matches_again() {
+        let store = Store::default();
+        store.put(thing("a", "1", 10, Some("o1")));
+        store.remove(thing("a", "1", 11, None).identity());
+        assert!(!store.put(thing("a", "1", 11, Some("o1"))), "told late");
+        assert!(store.put(thing("a", "1", 12, Some("o1"))), "labelled again");
+        assert_eq!(store.owned_by("o1").len(), 1);
+        assert!(
+            store.remove(thing("a", "1", 11, None).identity()).is_none(),
+            "news of before it came back"
+        );
+        assert_eq!(store.len(), 1);
+        store.remove(thing("a", "1", 13, None).identity());
+        assert!(!store.put(thing("a", "1", 12, None)));
+        assert!(store.is_empty());
+    }
+
     #[test]
     fn deleting_the_old_object_leaves_its_successor() {
         let store = Store::default();
         store.put(thing("a", "2", 20, None));
-        assert!(store.remove(&thing("a", "1", 10, None).0).is_none());
+        assert!(store.remove(thing("a", "1", 10, None).identity()).is_none());
         assert_eq!(store.len(), 1);
     }
 
@@ -369,8 +438,58 @@ mod tests {
         store.put(thing("a", "1", 3, Some("o2")));
         assert_eq!(store.owned_by("o1").len(), 1);
         assert_eq!(store.owned_by("o2").len(), 1);
-        store.remove(&thing("b", "2", 4, None).0);
+        store.remove(thing("b", "2", 4, None).identity());
         assert!(store.owned_by("o1").is_empty());
+    }
+
+    /// One name through time: made, changed, labelled and not, deleted, made again; by uid, version and whether it is there.
+    fn history() -> impl Strategy<Value = Vec<(u64, u64, bool)>> {
+        let lives = prop::collection::vec((1_usize..4, any::<bool>()), 1..4);
+        (lives, any::<bool>()).prop_map(|(lives, stays)| {
+            let mut events = Vec::new();
+            let last = lives.len();
+            for (uid, (changes, unlabelled)) in (1..).zip(lives) {
+                let mut tell = |there| {
+                    let version = events.len() as u64 + 1;
+                    events.push((uid, version, there));
+                };
+                (0..changes).for_each(|_| tell(true));
+                if unlabelled {
+                    tell(false);
+                    tell(true);
+                }
+                if !(stays && uid == last as u64) {
+                    tell(false);
+                }
+            }
+            events
+        })
+    }
+
+    proptest! {
+        /// A watch, its lists and the answers to our own writes tell of the same in no particular order, and repeat it.
+        #[test]
+        fn events_in_any_order_and_repeated_end_the_same(
+            (events, told) in history().prop_flat_map(|events| {
+                let twice: Vec<_> = events.iter().chain(&events).copied().collect();
+                (Just(events), Just(twice).prop_shuffle())
+            }),
+        ) {
+            let store = Store::default();
+            for (uid, version, there) in told {
+                let thing = thing("a", &uid.to_string(), version, Some(&format!("o{}", version % 2)));
+                if there {
+                    store.put(thing);
+                } else {
+                    store.remove(thing.identity());
+                }
+                let indexed = store.owned_by("o0").len() + store.owned_by("o1").len();
+                prop_assert_eq!(indexed, store.len());
+            }
+            let known = store.get(&ObjectKey::new("ns", "a")).map(|known| known.identity().version);
+            let expected = events.last().and_then(|(_, version, there)| there.then_some(*version));
+            prop_assert_eq!(known, expected);
+        }
     }
 
     #[test]

@@ -58,7 +58,6 @@ pub(crate) async fn work<C: Controller>(driver: &Driver<C>, queue: &Arc<Queue>, 
             () = stop.cancelled() => return,
             key = queue.next() => key,
         };
-        driver.metrics.queue_depth(C::NAME, queue.depth());
         let visit = Visit {
             queue,
             key: &key,

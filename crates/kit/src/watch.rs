@@ -18,7 +18,7 @@ use crate::{
     admin::Gate,
     error,
     metrics::Metrics,
-    store::{Cached, Moment, ObjectKey, Store},
+    store::{Cached, Identity, Moment, ObjectKey, Store},
 };
 
 /// How long a watch that failed waits before it looks again. kube's own waits up to a minute after a handful of
@@ -71,12 +71,13 @@ where
                     for gone in self.store.retain(self.namespace.as_deref(), &seen, begun) {
                         changed(&gone);
                     }
-                    seen.clear();
+                    // A list of ten thousand is not needed again until the next one.
+                    seen = HashSet::new();
                     self.gate.open();
                 }
                 Ok(watcher::Event::Apply(object)) => self.take(object, &changed),
                 Ok(watcher::Event::Delete(object)) => {
-                    if let Some(gone) = self.store.remove(object.meta()) {
+                    if let Some(gone) = self.store.remove(Identity::of(object.meta())) {
                         changed(&gone);
                     }
                 }

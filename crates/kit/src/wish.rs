@@ -177,15 +177,26 @@ impl Wished {
     /// otherwise stay as they are. So an autoscaler, or a person with `kubectl scale`, is never fought.
     pub(crate) fn beside(&self, live: &Value) -> Value {
         let mut body = self.body.clone();
-        let asked = &self.body["metadata"]["annotations"][crate::REPLICAS];
-        let asked_before = &live["metadata"]["annotations"][crate::REPLICAS];
-        if !asked.is_null()
-            && (asked == "auto" || asked == asked_before)
-            && !live["spec"]["replicas"].is_null()
-        {
+        if self.leaves_replicas(live) {
             body["spec"]["replicas"] = live["spec"]["replicas"].clone();
         }
         body
+    }
+
+    /// A body as it is sent to an object that was read. Where it repeats a number of replicas from there, it is for
+    /// exactly that version: what we read may be old, and the autoscaler's newer number must not be undone.
+    pub(crate) fn sent(&self, body: &Value, live: &Value) -> Value {
+        let mut body = body.clone();
+        if self.leaves_replicas(live) {
+            body["metadata"]["resourceVersion"] = live["metadata"]["resourceVersion"].clone();
+        }
+        body
+    }
+
+    fn leaves_replicas(&self, live: &Value) -> bool {
+        let asked = &self.body["metadata"]["annotations"][crate::REPLICAS];
+        let asked_before = &live["metadata"]["annotations"][crate::REPLICAS];
+        !asked.is_null() && (asked == "auto" || asked == asked_before) && !live["spec"]["replicas"].is_null()
     }
 }
 
@@ -328,6 +339,39 @@ mod tests {
         assert_eq!(sent(json!(3), "2"), 3, "the user asks for another number");
         assert_eq!(sent(Value::Null, "2"), 7, "handed to an autoscaler without a dip");
         assert_eq!(wished(json!(2)).body["spec"]["replicas"], 2, "creation");
+    }
+
+    #[test]
+    fn replicas_that_were_read_are_sent_to_the_version_they_were_read_from() {
+        let wished = |kind: ApiResource, replicas: Value| {
+            let mut wish = Wish::default();
+            wish.add_json(
+                kind,
+                json!({"metadata": {"name": "a"}, "spec": {"replicas": replicas}}),
+            );
+            wish.seal(&owner()).remove(0)
+        };
+        let live = json!({
+            "metadata": {"resourceVersion": "41", "annotations": {crate::REPLICAS: "2"}}, "spec": {"replicas": 2},
+        });
+        let sent = |wished: Wished| {
+            let sent = wished.sent(&wished.beside(&live), &live);
+            sent["metadata"]["resourceVersion"].clone()
+        };
+        let deployment = ApiResource::erase::<Deployment>(&());
+        assert_eq!(
+            sent(wished(deployment.clone(), json!(2))),
+            "41",
+            "the same number"
+        );
+        assert_eq!(sent(wished(deployment.clone(), Value::Null)), "41");
+        assert_eq!(
+            sent(wished(deployment, json!(3))),
+            Value::Null,
+            "the user's number"
+        );
+        let other = ApiResource::erase::<ConfigMap>(&());
+        assert_eq!(sent(wished(other, Value::Null)), Value::Null);
     }
 
     #[test]

@@ -6,6 +6,8 @@ pub mod ollama;
 pub mod penin;
 pub mod rbac;
 pub mod settings;
+#[cfg(test)]
+mod specs;
 pub mod workload;
 
 use std::sync::Arc;

@@ -27,7 +27,7 @@ const KIT: &[Rule] = &[
     Rule {
         group: "events.k8s.io",
         resources: &["events"],
-        verbs: &["create", "patch"],
+        verbs: &["create"],
     },
 ];
 

@@ -8,7 +8,8 @@ use gantry_e2e::{
     fixtures::{self, condition, mcpserver_resource, model_resource, wait_ready},
     snapshot::child_kinds,
 };
-use gantry_kit::testing::Faults;
+use gantry_kit::testing::{Fault, Faults, Rule};
+use http::Method;
 use k8s_openapi::api::core::v1::{Pod, ResourceQuota, Secret};
 use kube::{
     Api, ResourceExt,
@@ -136,6 +137,38 @@ async fn whoever_scales_a_workload_is_not_fought() -> anyhow::Result<()> {
     cluster.done().await
 }
 
+/// Without our label a child leaves the watch as if it were deleted. It is labelled again, and is still known to be ours: it
+/// goes when it is no longer wished for.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_child_that_lost_our_label_is_healed_and_still_pruned() -> anyhow::Result<()> {
+    const LABEL: &str = "app.kubernetes.io/managed-by";
+    let cluster = Cluster::simulated().await?;
+    let _operator = Running::start(&cluster, &Faults::default()).await?;
+    let scaled = json!({"runtime": "python-string", "autoscaling": {"minReplicas": 1, "maxReplicas": 4, "targetCPU": 50}});
+    cluster.apply(&mcpserver_resource(), &server("a", scaled)).await?;
+    wait_ready(&cluster, &mcpserver_resource(), "a", "True", None).await?;
+    let autoscalers = cluster.api(&child_kinds()[2]);
+    let patch = Patch::Merge(json!({"metadata": {"labels": {LABEL: null}}}));
+    autoscalers
+        .patch("mcpserver-a", &PatchParams::default(), &patch)
+        .await?;
+    eventually(async || {
+        let live = autoscalers.get("mcpserver-a").await?;
+        ensure!(live.labels().contains_key(LABEL), "not labelled again");
+        Ok(())
+    })
+    .await?;
+    let plain = server("a", json!({"runtime": "python-string"}));
+    cluster.apply(&mcpserver_resource(), &plain).await?;
+    eventually(async || {
+        let left = autoscalers.get_opt("mcpserver-a").await?;
+        ensure!(left.is_none(), "the autoscaler outlives its switch");
+        Ok(())
+    })
+    .await?;
+    cluster.done().await
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_real_autoscaler_scales_a_server_and_is_not_fought() -> anyhow::Result<()> {
     let cluster = Cluster::simulated().await?;
@@ -189,6 +222,44 @@ async fn a_real_autoscaler_scales_a_server_and_is_not_fought() -> anyhow::Result
         Ok(())
     })
     .await?;
+    cluster.done().await
+}
+
+/// What we know of a Deployment is always a little old. Here it is seconds: who scaled it meanwhile is not undone.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_number_that_was_changed_behind_our_back_stays() -> anyhow::Result<()> {
+    let cluster = Cluster::simulated().await?;
+    let spec = json!({"runtime": "python-string"});
+    let first = Running::start(&cluster, &Faults::default()).await?;
+    cluster.apply(&mcpserver_resource(), &server("a", spec)).await?;
+    wait_ready(&cluster, &mcpserver_resource(), "a", "True", None).await?;
+    first.kill().await;
+    let faults = Faults::default();
+    // It lists once and then hears nothing for a while.
+    let late = Rule::new(Fault::Delay(Duration::from_secs(8)));
+    faults.inject(late.on(Method::GET, "/deployments?&watch=true"));
+    let _second = Running::start(&cluster, &faults).await?;
+    eventually(async || {
+        ensure!(faults.unspent() == 0, "it has not listed yet");
+        Ok(())
+    })
+    .await?;
+    let api = deployments(&cluster);
+    merge(&api, "mcpserver-a", json!({"spec": {"replicas": 3}})).await?;
+    let changed = json!({"runtime": "python-string", "params": "# changed"});
+    cluster
+        .apply(&mcpserver_resource(), &server("a", changed))
+        .await?;
+    let spec = eventually(async || {
+        let spec = api.get("mcpserver-a").await?.data["spec"].clone();
+        ensure!(
+            spec["template"].to_string().contains("# changed"),
+            "the change has not arrived"
+        );
+        Ok(spec)
+    })
+    .await?;
+    assert_eq!(spec["replicas"], 3);
     cluster.done().await
 }
 

@@ -2,9 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::ensure;
-use gantry_e2e::{Cluster, Running, eventually_for, fixtures, operator};
-use gantry_kit::testing::Faults;
+use anyhow::{Context as _, ensure};
+use gantry_e2e::{Cluster, Running, eventually_for, fixtures, operator, snapshot};
+use gantry_kit::testing::{Fault, Faults, Rule};
+use http::Method;
 
 const LEASE: Duration = Duration::from_secs(4);
 
@@ -76,6 +77,53 @@ async fn of_two_replicas_one_acts_and_a_killed_one_is_replaced() -> anyhow::Resu
         stopped.elapsed()
     );
     third.stop().await;
+    cluster.done().await
+}
+
+/// Only the lease cannot be renewed: everything else would get through, a write that is under way included.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_under_way_when_the_lease_runs_out_is_not_written() -> anyhow::Result<()> {
+    let cluster = Cluster::simulated().await?;
+    let first = replica(&cluster, "first").await?;
+    leads(&first).await?;
+    let mut unrenewed = Rule::new(Fault::Drop).times(usize::MAX);
+    "/leases".clone_into(&mut unrenewed.path);
+    let late = Rule::new(Fault::Delay(LEASE * 2)).on(Method::PATCH, "/deployments/");
+    first.faults.inject(unrenewed);
+    first.faults.inject(late);
+    let fixtures = fixtures::all();
+    let fixture = fixtures
+        .iter()
+        .find(|fixture| fixture.resource.kind == "MCPServer")
+        .context("MCPServer")?;
+    cluster.apply(&fixture.resource, &fixture.base).await?;
+    eventually_for(LEASE, async || {
+        ensure!(first.faults.unspent() == 1, "nothing is under way");
+        ensure!(is_leading(&first), "the lease ran out before");
+        Ok(())
+    })
+    .await?;
+    eventually_for(LEASE * 2, async || {
+        ensure!(!is_leading(&first), "still leads");
+        Ok(())
+    })
+    .await?;
+    let written = first.faults.writes();
+    let deployments = cluster.api(&snapshot::child_kinds()[0]);
+    tokio::time::sleep(LEASE * 3).await;
+    assert_eq!(first.faults.writes(), written, "written without the lease");
+    assert!(deployments.get_opt(fixture.deployment).await?.is_none());
+    // It takes the lease again as soon as it can, and goes on.
+    first.faults.reset();
+    eventually_for(Duration::from_secs(60), async || {
+        ensure!(
+            deployments.get_opt(fixture.deployment).await?.is_some(),
+            "never written"
+        );
+        Ok(())
+    })
+    .await?;
+    first.stop().await;
     cluster.done().await
 }
 

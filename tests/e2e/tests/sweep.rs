@@ -7,9 +7,11 @@ use anyhow::{Context as _, ensure};
 use gantry_e2e::{
     Cluster, Running, eventually,
     fixtures::{self, Fixture, wait_ready},
+    operator,
     snapshot::{self, Snapshot},
 };
 use gantry_kit::{
+    Options,
     store::version,
     testing::{Fault, Faults, Rule},
 };
@@ -78,6 +80,64 @@ async fn a_crash_after_any_write_is_recovered_from() -> anyhow::Result<()> {
     home.done().await
 }
 
+/// The same in the midst of a change that adds, alters and removes children.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_crash_in_the_midst_of_a_change_is_recovered_from() -> anyhow::Result<()> {
+    let home = Cluster::simulated().await?;
+    // The long version (`make soak`) stops after every write, the short one after a few.
+    let most = if is_soak() { usize::MAX } else { 5 };
+    fixtures::each(async |fixture| {
+        let (expected, _) = undisturbed(&home, fixture, &fixture.base).await?;
+        let (_, writes) = changed(&home, fixture, None).await?;
+        for after in (1..=writes).step_by(writes.div_ceil(most).max(1)) {
+            let (found, _) = changed(&home, fixture, Some(after)).await?;
+            let when = format!("killed after write {after} of {writes} of a change");
+            assert_same(&found, &expected, &when);
+        }
+        Ok(())
+    })
+    .await?;
+    home.done().await
+}
+
+fn is_soak() -> bool {
+    std::env::var_os("GANTRY_SOAK").is_some()
+}
+
+/// Goes from `other` to `base`, by an operator that dies after so many writes of that and one that comes after it. Returns
+/// what is there in the end, and the writes of the first.
+async fn changed(
+    home: &Cluster,
+    fixture: &Fixture,
+    die_after: Option<usize>,
+) -> anyhow::Result<(Snapshot, usize)> {
+    let cluster = home.in_new_namespace().await?;
+    let faults = Faults::default();
+    let first = Running::start(&cluster, &faults).await?;
+    cluster.apply(&fixture.resource, &fixture.other).await?;
+    settled(&cluster, fixture).await?;
+    let before = faults.writes().len();
+    if let Some(after) = die_after {
+        faults.die_after(after);
+    }
+    cluster.apply(&fixture.resource, &fixture.base).await?;
+    let died = eventually(async || {
+        ensure!(faults.is_dead(), "still alive");
+        Ok(())
+    });
+    tokio::select! {
+        Ok(()) = died => {}
+        settled = settled(&cluster, fixture) => { settled?; }
+    }
+    let writes = faults.writes().len() - before;
+    first.kill().await;
+    let second = Running::start(&cluster, &Faults::default()).await?;
+    let found = settled(&cluster, fixture).await?;
+    second.kill().await;
+    cluster.done().await?;
+    Ok((found, writes))
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn api_faults_delay_but_do_not_change_the_outcome() -> anyhow::Result<()> {
     let home = Cluster::simulated().await?;
@@ -90,12 +150,12 @@ async fn api_faults_delay_but_do_not_change_the_outcome() -> anyhow::Result<()> 
             Fault::Drop,
             Fault::LoseReply,
             Fault::Delay(Duration::from_millis(700)),
+            Fault::Hang,
         ];
         // The long version (`make soak`) lets each fault strike later and later.
-        let soak = std::env::var_os("GANTRY_SOAK").is_some();
         let schedules = faults_to_try
             .iter()
-            .flat_map(|fault| (0..if soak { 6 } else { 1 }).map(move |n| (fault, n)));
+            .flat_map(|fault| (0..if is_soak() { 6 } else { 1 }).map(move |n| (fault, n)));
         for (fault, skip) in schedules {
             let cluster = home.in_new_namespace().await?;
             let faults = Faults::default();
@@ -104,7 +164,12 @@ async fn api_faults_delay_but_do_not_change_the_outcome() -> anyhow::Result<()> 
                 faults.inject(Rule::new(fault.clone()).on(Method::PATCH, path).skip(skip));
             }
             faults.inject(Rule::new(fault.clone()).on(Method::GET, "/deployments/"));
-            let operator = Running::start(&cluster, &faults).await?;
+            // What never answers is given up after this.
+            let options = Options {
+                deadline: Duration::from_secs(3),
+                ..Options::default()
+            };
+            let operator = Running::start_with(&cluster, &faults, options, operator::settings()).await?;
             cluster.apply(&fixture.resource, &fixture.base).await?;
             let found = settled(&cluster, fixture).await?;
             assert_same(&found, &expected, &format!("with {fault:?} after {skip}"));

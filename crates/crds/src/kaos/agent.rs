@@ -122,7 +122,7 @@ pub struct AgentSpec {
 
     /// ServiceAccount of the pods.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 253), regex(pattern = schema::NAME_PATTERN))]
+    #[schemars(length(max = 253), regex(pattern = schema::OPTIONAL_NAME_PATTERN))]
     pub service_account_name: Option<String>,
 
     /// Secrets for pulling the images from a private registry.
@@ -140,7 +140,7 @@ pub struct AgentSpec {
 
     /// Changes to the agent container (`agent`).
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub container: Option<ContainerOverride>,
+    pub container: Option<Box<ContainerOverride>>,
 
     /// A PodSpec fragment, merged strategically over the generated pod; the container is called `agent`.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -143,7 +143,7 @@ pub struct AgentMemory {
 
     /// A MemoryStore for long-term memory.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 253), regex(pattern = schema::NAME_PATTERN))]
+    #[schemars(length(max = 253), regex(pattern = schema::OPTIONAL_NAME_PATTERN))]
     pub memory_store: Option<String>,
 
     /// The widest scope that the agent may read: its session, everything of this agent, or everything of the user.
@@ -292,17 +292,17 @@ const ONE_STEP_LIMIT: Rule = Rule {
 };
 
 const REMOTE_NEEDS_STORE: Rule = Rule {
-    rule: "!has(self.type) || self.type != 'remote' || has(self.memoryStore)",
+    rule: "!has(self.type) || self.type != 'remote' || (has(self.memoryStore) && self.memoryStore != '')",
     message: "memory of type remote needs a store: set memoryStore",
 };
 
 const LOCAL_HAS_NO_STORE: Rule = Rule {
-    rule: "!has(self.type) || self.type != 'local' || !has(self.memoryStore)",
+    rule: "!has(self.type) || self.type != 'local' || !has(self.memoryStore) || self.memoryStore == ''",
     message: "memory of type local uses no store: remove memoryStore, or remove type",
 };
 
 const TOOLS_NEED_STORE: Rule = Rule {
-    rule: "!has(self.tools) || has(self.memoryStore)",
+    rule: "!has(self.tools) || (has(self.memoryStore) && self.memoryStore != '')",
     message: "memory tools work on a store: set memoryStore, or remove tools",
 };
 
@@ -406,7 +406,7 @@ impl AgentMemory {
     }
 
     fn problems(&self, field: &str) -> Vec<Problem> {
-        let store = self.memory_store.is_some();
+        let store = given(self.memory_store.as_ref());
         let rules = [
             (
                 self.type_ == Some(MemoryType::Remote) && !store,

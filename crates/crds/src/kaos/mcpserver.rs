@@ -94,7 +94,7 @@ pub struct MCPServerSpec {
     /// ServiceAccount of the pods, for tools that talk to the Kubernetes API. The namespace's default one, without a
     /// mounted token, when absent.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 253), regex(pattern = schema::NAME_PATTERN))]
+    #[schemars(length(max = 253), regex(pattern = schema::OPTIONAL_NAME_PATTERN))]
     pub service_account_name: Option<String>,
 
     /// How many pods serve. Left to the autoscaler while `autoscaling` is on.
@@ -121,7 +121,7 @@ pub struct MCPServerSpec {
 
     /// Changes to the server container (`mcp-server`).
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub container: Option<ContainerOverride>,
+    pub container: Option<Box<ContainerOverride>>,
 
     /// A PodSpec fragment, merged strategically over the generated pod; the container is called `mcp-server`.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -191,7 +191,7 @@ pub struct McpTools {
     #[schemars(length(max = 512), regex(pattern = schema::PACKAGE_PATTERN))]
     pub from_package: Option<String>,
 
-    /// Same as `config.toolsString`.
+    /// Same as `config.toolsString`. Wins over `fromPackage`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = schema::MAX_TEXT))]
     pub from_string: Option<String>,
@@ -296,8 +296,8 @@ const ONE_SOURCE: Rule = Rule {
            (has(self.config.mcp) && self.config.mcp != '' ? 1 : 0) + \
            (has(self.config.toolsString) && self.config.toolsString != '' ? 1 : 0) + \
            (!has(self.config.tools) ? 0 : \
-           (has(self.config.tools.fromPackage) && self.config.tools.fromPackage != '' ? 1 : 0) + \
-           (has(self.config.tools.fromString) && self.config.tools.fromString != '' ? 1 : 0) + \
+           (has(self.config.tools.fromString) && self.config.tools.fromString != '' ? 1 : \
+           (has(self.config.tools.fromPackage) && self.config.tools.fromPackage != '' ? 1 : 0)) + \
            (has(self.config.tools.fromSecretKeyRef) ? 1 : 0))) == 1",
     message: "name exactly one source of tools: runtime, config.mcp, config.toolsString, config.tools.fromPackage, \
               config.tools.fromString or config.tools.fromSecretKeyRef",
@@ -392,11 +392,11 @@ impl MCPServerSpec {
         let Some(tools) = &config.tools else {
             return sources;
         };
-        if let Some(package) = text(tools.from_package.as_ref()) {
-            sources.push(ToolSource::Package { package, language });
-        }
+        // The original reads no package where it finds code.
         if let Some(code) = text(tools.from_string.as_ref()) {
             sources.push(ToolSource::ToolsString(code));
+        } else if let Some(package) = text(tools.from_package.as_ref()) {
+            sources.push(ToolSource::Package { package, language });
         }
         sources.extend(tools.from_secret_key_ref.as_ref().map(ToolSource::ToolsSecret));
         sources

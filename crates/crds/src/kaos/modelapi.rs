@@ -103,7 +103,7 @@ pub struct ModelAPISpec {
 
     /// ServiceAccount of the pods.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 253), regex(pattern = schema::NAME_PATTERN))]
+    #[schemars(length(max = 253), regex(pattern = schema::OPTIONAL_NAME_PATTERN))]
     pub service_account_name: Option<String>,
 
     /// Secrets for pulling the images from a private registry.
@@ -121,7 +121,7 @@ pub struct ModelAPISpec {
 
     /// Changes to the server container (`model-api`).
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub container: Option<ContainerOverride>,
+    pub container: Option<Box<ContainerOverride>>,
 
     /// A PodSpec fragment, merged strategically over the generated pod; the container is called `model-api`.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -311,21 +311,33 @@ const ONE_HOSTED_BLOCK: Rule = Rule {
 
 const ONE_KEY: Rule = Rule {
     rule: "(has(self.value) && self.value != '' ? 1 : 0) + (!has(self.valueFrom) ? 0 : \
-           (has(self.valueFrom.secretKeyRef) ? 1 : 0) + (has(self.valueFrom.configMapKeyRef) ? 1 : 0)) == 1",
-    message: "give the key in exactly one way: value, valueFrom.secretKeyRef or valueFrom.configMapKeyRef",
+           (has(self.valueFrom.secretKeyRef) ? 1 : 0) + (has(self.valueFrom.configMapKeyRef) ? 1 : 0)) <= 1",
+    message: "give the key in one way: value, valueFrom.secretKeyRef or valueFrom.configMapKeyRef",
 };
 
 const ONE_YAML: Rule = Rule {
-    rule: "(has(self.fromString) && self.fromString != '') != has(self.fromSecretKeyRef)",
-    message: "give the configuration in exactly one way: fromString or fromSecretKeyRef",
+    rule: "!has(self.fromString) || self.fromString == '' || !has(self.fromSecretKeyRef)",
+    message: "give the configuration in one way: fromString or fromSecretKeyRef",
 };
 
+impl ProxyConfig {
+    /// The key, unless the block says nothing: the original takes that for absent.
+    pub fn api_key(&self) -> Option<&ApiKey> {
+        self.api_key.as_ref().filter(|key| key.ways() > 0)
+    }
+}
+
 impl ApiKey {
-    fn problems(&self, field: &str) -> Vec<Problem> {
+    /// In how many ways it is given.
+    fn ways(&self) -> usize {
         let references = self.value_from.as_ref().map_or(0, |from| {
             usize::from(from.secret_key_ref.is_some()) + usize::from(from.config_map_key_ref.is_some())
         });
-        if usize::from(given(self.value.as_ref())) + references == 1 {
+        usize::from(given(self.value.as_ref())) + references
+    }
+
+    fn problems(&self, field: &str) -> Vec<Problem> {
+        if self.ways() <= 1 {
             Vec::new()
         } else {
             vec![Problem::new(field, ONE_KEY.message)]
@@ -335,7 +347,7 @@ impl ApiKey {
 
 impl ConfigYaml {
     fn problems(&self, field: &str) -> Vec<Problem> {
-        if given(self.from_string.as_ref()) == self.from_secret_key_ref.is_some() {
+        if given(self.from_string.as_ref()) && self.from_secret_key_ref.is_some() {
             vec![Problem::new(field, ONE_YAML.message)]
         } else {
             Vec::new()

@@ -309,8 +309,10 @@ const MIN_MAX: Rule = Rule {
 };
 
 const EPSILON_FALLS: Rule = Rule {
-    rule: "(has(self.epsilonEnd) ? self.epsilonEnd : 0.01) <= (has(self.epsilonStart) ? self.epsilonStart : 1.0)",
-    message: "epsilonEnd (0.01 when absent) must not be greater than epsilonStart: trials get rarer with time",
+    // The server fills 0.01 in, which must not refuse a smaller start.
+    rule: "!has(self.epsilonEnd) || self.epsilonEnd <= 0.01 || \
+           self.epsilonEnd <= (has(self.epsilonStart) ? self.epsilonStart : 1.0)",
+    message: "epsilonEnd must not be greater than epsilonStart: trials get rarer with time",
 };
 
 impl ScalingBounds {
@@ -373,7 +375,7 @@ impl QLearning {
 
     /// Share of trials in the end, 0.01 when absent.
     pub fn epsilon_end(&self) -> f64 {
-        self.epsilon_end.unwrap_or(0.01)
+        self.epsilon_end.unwrap_or(0.01).min(self.epsilon_start())
     }
 
     /// What the share is multiplied by, 0.995 when absent.
@@ -471,7 +473,8 @@ impl ScalingPolicySpec {
             problems.push(Problem::new("spec.scaling", MIN_MAX.message));
         }
         let learner = self.q_learning();
-        if learner.epsilon_end() > learner.epsilon_start() {
+        let end = learner.epsilon_end.unwrap_or_default();
+        if end > 0.01 && end > learner.epsilon_start() {
             problems.push(Problem::new("spec.aiConfig.qLearning", EPSILON_FALLS.message));
         }
         problems

@@ -4,7 +4,9 @@ use super::{
     Claim, ClaimError, ModelAutoscaling, ModelIngress, ModelMonitoring, ModelPull, ModelServer, ModelService,
     ModelStore, ModelVolume, StoreScope,
 };
-use crate::common::{Fragment, GatewayRoute, Problem, PullPolicy, Telemetry, lenient_conditions};
+use crate::common::{
+    Fragment, GatewayRoute, Problem, PullPolicy, Telemetry, empty_as_absent, lenient_conditions,
+};
 use crate::schema;
 use crate::storage::AccessMode;
 use crate::validate::spec_problems;
@@ -77,7 +79,8 @@ pub struct ModelSpec {
 
     /// When the model is downloaded again: `Always` asks its registry at every start of a pod, `IfNotPresent` (the
     /// default) only for a model that is not in the store, `Never` not at all.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "empty_as_absent")]
+    #[schemars(schema_with = "schema::pull_policy_or_empty")]
     pub image_pull_policy: Option<PullPolicy>,
 
     /// Secrets for private registries of container images. A private registry of models knows Ollama by a key: see
@@ -140,7 +143,7 @@ pub struct ModelSpec {
 
     /// ServiceAccount of the pods; one of the Model's own, which may read what its spec names, when absent.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 253), regex(pattern = schema::NAME_PATTERN))]
+    #[schemars(length(max = 253), regex(pattern = schema::OPTIONAL_NAME_PATTERN))]
     pub service_account_name: Option<String>,
 
     /// The Service in front of the pods.

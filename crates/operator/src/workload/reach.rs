@@ -1,6 +1,6 @@
 //! How this process gets to a workload: by its address inside the cluster, or through the API server.
 
-use std::{error::Error, io, time::Duration};
+use std::{borrow::Cow, error::Error, io, time::Duration};
 
 use hyper_util::client::legacy::connect::HttpConnector;
 use kube::{Client, client::Body};
@@ -28,7 +28,16 @@ pub fn client(api: Client, reach: Reach) -> Client {
 pub fn base(reach: Reach, namespace: &str, service: &str, address: &str, port: i32) -> String {
     match reach {
         Reach::Proxy => format!("/api/v1/namespaces/{namespace}/services/{service}:{port}/proxy"),
-        Reach::Direct => format!("http://{address}:{port}"),
+        Reach::Direct => format!("http://{}:{port}", host(address)),
+    }
+}
+
+/// An address as it stands in a URL.
+fn host(address: &str) -> Cow<'_, str> {
+    if address.contains(':') {
+        Cow::Owned(format!("[{address}]"))
+    } else {
+        Cow::Borrowed(address)
     }
 }
 
@@ -48,5 +57,18 @@ pub fn innermost(error: &(dyn Error + 'static)) -> String {
         "its address does not answer".to_owned()
     } else {
         deepest.to_string()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_of_both_families_make_urls() {
+        let url = |address: &str| base(Reach::Direct, "ns", "svc", address, 8000);
+        assert_eq!(url("10.0.0.1"), "http://10.0.0.1:8000");
+        assert_eq!(url("fd00:10::1"), "http://[fd00:10::1]:8000");
+        assert!(url("fd00:10::1").parse::<http::Uri>().is_ok());
     }
 }

@@ -42,7 +42,10 @@ pub fn verdict(deployment: &Deployment, pods: &[Arc<PodSummary>]) -> (Verdict, P
         return (ready, Progress::Done);
     }
     if observed {
-        if let Some((reason, message)) = trouble(pods) {
+        // Until the first pod of this spec is there, all that are in trouble are of one before.
+        if updated > 0
+            && let Some((reason, message)) = trouble(pods)
+        {
             return (Verdict::no(reason, message), Progress::Stuck);
         }
         if let Some(failure) = condition(deployment, "ReplicaFailure", "True") {
@@ -80,10 +83,13 @@ pub fn verdict(deployment: &Deployment, pods: &[Arc<PodSummary>]) -> (Verdict, P
     (Verdict::no(reasons::ROLLING_OUT, message), Progress::Working)
 }
 
-/// The cause that a person would look for, from the newest pod that has one.
+/// The cause that a person would look for, from the newest pod that has one. Of a Deployment only the newest ReplicaSet
+/// counts: what is wrong with the pods of before is what a correction replaces, and must not be told of the correction.
 pub fn trouble(pods: &[Arc<PodSummary>]) -> Option<(&'static str, String)> {
-    pods.iter()
-        .filter(|pod| !pod.ready && !pod.is_being_deleted())
+    let mut staying = pods.iter().filter(|pod| !pod.is_being_deleted()).peekable();
+    let newest = staying.peek().map(|pod| pod.template_hash.clone());
+    staying
+        .filter(|pod| !pod.ready && newest.as_ref() == Some(&pod.template_hash))
         .find_map(|pod| {
             if let Some(why) = &pod.unschedulable {
                 return Some((
@@ -112,8 +118,17 @@ fn container_trouble(pod: &str, container: &ContainerSummary) -> Option<(&'stati
             _ => {}
         }
     }
-    let (ended, code, message) = container.ended.as_ref().filter(|(_, code, _)| *code != 0)?;
-    if container.running && container.restarts < 2 {
+    let (ended, code, message) = container.ended.as_ref()?;
+    let backs_off = container
+        .waiting
+        .as_ref()
+        .is_some_and(|(reason, _)| reason == "CrashLoopBackOff");
+    let again_and_again = backs_off || container.restarts >= 2;
+    // A server is not meant to end, be it without a fault; an init container is.
+    if *code == 0 && (container.init || !again_and_again) {
+        return None;
+    }
+    if container.running && !again_and_again {
         return None;
     }
     let words = last_words(message);
@@ -212,5 +227,83 @@ fn copied(condition: DeploymentCondition) -> Condition {
             .last_transition_time
             .unwrap_or(Time(Timestamp::UNIX_EPOCH)),
         observed_generation: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn deployment(updated: i32) -> Deployment {
+        serde_json::from_value(json!({
+            "metadata": {"generation": 3},
+            "spec": {"replicas": 1, "selector": {}, "template": {}},
+            "status": {"observedGeneration": 3, "replicas": 1, "updatedReplicas": updated},
+        }))
+        .unwrap()
+    }
+
+    fn pod(hash: &str, list: &str, container: &Value) -> Arc<PodSummary> {
+        let mut status =
+            json!({"name": "main", "image": "", "imageID": "", "ready": false, "restartCount": 1});
+        status
+            .as_object_mut()
+            .unwrap()
+            .extend(container.as_object().unwrap().clone());
+        let pod = json!({
+            "metadata": {"name": format!("p-{hash}"), "labels": {"pod-template-hash": hash}},
+            "status": {list: [status]},
+        });
+        Arc::new(PodSummary::new(serde_json::from_value(pod).unwrap()))
+    }
+
+    fn no_image(hash: &str) -> Arc<PodSummary> {
+        let waiting = json!({"state": {"waiting": {"reason": "ImagePullBackOff", "message": hash}}});
+        pod(hash, "containerStatuses", &waiting)
+    }
+
+    fn starting(hash: &str) -> Arc<PodSummary> {
+        let waiting = json!({"state": {"waiting": {"reason": "ContainerCreating"}}, "restartCount": 0});
+        pod(hash, "containerStatuses", &waiting)
+    }
+
+    /// Newest first, as they come.
+    #[rstest]
+    #[case::none_of_this_spec_yet(0, vec![no_image("old")], "RollingOut")]
+    #[case::the_cure_starts(1, vec![starting("new"), no_image("old")], "RollingOut")]
+    #[case::the_cure_is_none(1, vec![no_image("new"), no_image("old")], "ImagePullFailed")]
+    #[case::the_only_one(1, vec![no_image("new")], "ImagePullFailed")]
+    #[case::another_pod_of_it(2, vec![starting("new"), no_image("new")], "ImagePullFailed")]
+    #[case::no_replica_set(1, vec![starting(""), no_image("")], "ImagePullFailed")]
+    fn only_pods_of_the_newest_spec_are_judged(
+        #[case] updated: i32,
+        #[case] pods: Vec<Arc<PodSummary>>,
+        #[case] reason: &str,
+    ) {
+        let (ready, progress) = verdict(&deployment(updated), &pods);
+        assert_eq!(ready.reason, reason, "{}", ready.message);
+        assert_eq!(progress == Progress::Working, reason == "RollingOut");
+    }
+
+    #[rstest]
+    #[case::backs_off("containerStatuses", json!({"waiting": {"reason": "CrashLoopBackOff"}}), 1, true)]
+    #[case::once("containerStatuses", json!({"terminated": {"exitCode": 0}}), 0, false)]
+    #[case::started_again("containerStatuses", json!({"running": {}}), 1, false)]
+    #[case::again_and_again("containerStatuses", json!({"running": {}}), 2, true)]
+    #[case::an_init_container_is_done("initContainerStatuses", json!({"terminated": {"exitCode": 0}}), 3, false)]
+    fn a_server_that_ends_without_a_fault_is_named(
+        #[case] list: &str,
+        #[case] state: Value,
+        #[case] restarts: i32,
+        #[case] named: bool,
+    ) {
+        let container = json!({
+            "state": state, "restartCount": restarts, "lastState": {"terminated": {"exitCode": 0, "reason": "Completed"}},
+        });
+        let (ready, _) = verdict(&deployment(1), &[pod("new", list, &container)]);
+        assert_eq!(ready.reason == reasons::CRASH_LOOP, named, "{}", ready.message);
     }
 }

@@ -74,19 +74,21 @@ pub fn parts(agent: &Agent, registry: &Registry, settings: &Settings) -> Result<
     };
     let own_image = agent.spec.container.as_ref().and_then(|c| text(c.image.as_ref()));
     let name = text(harness.runtime.as_ref());
+    if let (Some(fault), Some(_)) = (&registry.fault, name) {
+        // It decides the driver also where the image is the agent's own.
+        return Err(Blocked::stuck(reasons::RUNTIME_NOT_FOUND, fault.clone()));
+    }
     let known = name.and_then(|name| registry.runtimes.get(name));
     let image = known
         .map(|known| known.image.clone())
         .filter(|image| !image.is_empty());
     if image.is_none() && own_image.is_none() {
-        let fault = registry.fault.clone().unwrap_or_else(|| {
-            format!(
-                "harness runtime {:?} has no image: add it to ConfigMap {CONFIG_MAP} in the operator's namespace, or \
-                 set container.image",
-                name.unwrap_or_default()
-            )
-        });
-        return Err(Blocked::stuck(reasons::RUNTIME_NOT_FOUND, fault));
+        let message = format!(
+            "harness runtime {:?} has no image: add it to ConfigMap {CONFIG_MAP} in the operator's namespace, or set \
+             container.image",
+            name.unwrap_or_default()
+        );
+        return Err(Blocked::stuck(reasons::RUNTIME_NOT_FOUND, message));
     }
     let driver = known
         .map(|known| known.driver.as_str())

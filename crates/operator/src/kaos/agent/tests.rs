@@ -494,3 +494,18 @@ fn a_store_that_nobody_serves_is_told() {
     let status = settled(None, status::from_applied(&valid, &running()));
     assert!(told(&status, "MemoryDegraded").starts_with("False MemoryHealthy"));
 }
+
+#[test]
+fn any_spec_is_refused_or_built() {
+    let good = [
+        "{modelAPI: llm, model: gpt-4o}",
+        "{modelAPI: absent, model: m, waitForDependencies: false, mcpServers: [echo]}",
+        "{modelAPI: llm, model: gpt-4o, harness: {runtime: pi}}",
+    ];
+    let world = World::whole();
+    crate::specs::check(gantry_crds::Kind::Agent, &good, |spec| {
+        serde_json::from_value::<gantry_crds::kaos::AgentSpec>(spec.clone()).ok()?;
+        let valid = validated(&world, &agent(&spec.to_string()));
+        Some(valid.map(|valid| wish(&valid)))
+    });
+}

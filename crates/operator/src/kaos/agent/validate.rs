@@ -232,6 +232,11 @@ pub fn pod(agent: &Agent, settings: &Settings, observed: &Observed) -> Result<Va
     pull_secrets.sort();
     pull_secrets.dedup();
     pods::run_as(&mut wished, spec.service_account_name.as_ref(), &pull_secrets);
-    pods::with_overrides(wished, CONTAINER, spec.container.as_ref(), spec.pod_spec.as_ref())
-        .map_err(|message| Blocked::stuck(reasons::INVALID_OVERRIDE, message))
+    pods::with_overrides(
+        wished,
+        CONTAINER,
+        spec.container.as_deref(),
+        spec.pod_spec.as_ref(),
+    )
+    .map_err(|message| Blocked::stuck(reasons::INVALID_OVERRIDE, message))
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use gantry_kit::references::Resolved;
 use serde::Deserialize;
+use serde_json::Value;
 
 pub const CONFIG_MAP: &str = "kaos-mcp-runtimes";
 const KEY: &str = "runtimes.yaml";
@@ -23,11 +24,13 @@ pub struct Runtime {
     pub required_env: Vec<String>,
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Registry {
-    runtimes: BTreeMap<String, Runtime>,
-    /// Why the ConfigMap could not be read, if so.
-    pub fault: Option<String>,
+    /// What each name means, or why that cannot be told.
+    runtimes: BTreeMap<String, Result<Runtime, String>>,
+    /// Why nothing of the ConfigMap can be told. It may replace any runtime, so then no name has a meaning: what is built
+    /// in would quietly move running servers to other images.
+    fault: Option<String>,
 }
 
 impl Registry {
@@ -52,40 +55,70 @@ impl Registry {
 
     /// The entry, or words for the user.
     pub fn find(&self, name: &str) -> Result<&Runtime, String> {
-        let found = self
-            .runtimes
-            .get(name)
-            .filter(|runtime| !runtime.image.is_empty());
-        found.ok_or_else(|| {
-            if let Some(fault) = &self.fault {
-                return fault.clone();
+        if let Some(fault) = &self.fault {
+            return Err(fault.clone());
+        }
+        match self.runtimes.get(name) {
+            Some(Ok(runtime)) => Ok(runtime),
+            Some(Err(why)) => Err(format!(
+                "runtime {name:?} in key {KEY} of ConfigMap {CONFIG_MAP} cannot be read: {why}"
+            )),
+            None => {
+                let names: Vec<&str> = self.runtimes.keys().map(String::as_str).collect();
+                Err(format!(
+                    "runtime {name:?} is not in the registry (there are: {}): use one of these, \"custom\" with \
+                     container.image, or add it to ConfigMap {CONFIG_MAP}",
+                    names.join(", ")
+                ))
             }
-            let names: Vec<&str> = self.runtimes.keys().map(String::as_str).collect();
-            format!(
-                "runtime {name:?} is not in the registry (there are: {}): use one of these, \"custom\" with \
-                 container.image, or add it to ConfigMap {CONFIG_MAP}",
-                names.join(", ")
-            )
-        })
+        }
     }
 }
 
-/// Entries may stand at the top or under `runtimes`.
-fn read(text: &str) -> Result<BTreeMap<String, Runtime>, String> {
-    #[derive(Deserialize)]
-    struct Wrapped {
-        runtimes: BTreeMap<String, Runtime>,
+/// Entries stand under `runtimes` or, when there is no such key, at the top. One that is wrong does not spoil the others.
+fn read(text: &str) -> Result<BTreeMap<String, Result<Runtime, String>>, String> {
+    let file: Value = if text.trim().is_empty() {
+        Value::Null
+    } else {
+        serde_saphyr::from_str(text).map_err(|error| error.to_string())?
+    };
+    let entries = match file {
+        Value::Object(mut top) => top.remove("runtimes").unwrap_or(Value::Object(top)),
+        other => other,
+    };
+    match entries {
+        Value::Null => Ok(BTreeMap::new()),
+        Value::Object(entries) => {
+            let entries = entries.into_iter();
+            Ok(entries.map(|(name, entry)| (name, read_entry(entry))).collect())
+        }
+        _ => Err("it is no map of runtimes by name".to_owned()),
     }
-    if text.trim().is_empty() {
-        return Ok(BTreeMap::new());
-    }
-    serde_saphyr::from_str::<Wrapped>(text)
-        .map(|wrapped| wrapped.runtimes)
-        .or_else(|_| serde_saphyr::from_str::<BTreeMap<String, Runtime>>(text))
-        .map_err(|error| error.to_string())
 }
 
-fn built_in() -> BTreeMap<String, Runtime> {
+fn read_entry(mut entry: Value) -> Result<Runtime, String> {
+    if let Some(fields) = entry.as_object_mut() {
+        fields.retain(|_, value| !value.is_null());
+        // Everything that we read is text; `args: [--port, 8000]` means text too.
+        for items in fields.values_mut().filter_map(Value::as_array_mut) {
+            items.iter_mut().for_each(as_text);
+        }
+    }
+    let runtime: Runtime = serde_json::from_value(entry).map_err(|error| error.to_string())?;
+    if runtime.image.is_empty() {
+        return Err("it names no image".to_owned());
+    }
+    Ok(runtime)
+}
+
+fn as_text(value: &mut Value) {
+    // Not what has a point: 1.10 has become 1.1 here.
+    if value.is_i64() || value.is_boolean() {
+        *value = Value::String(value.to_string());
+    }
+}
+
+fn built_in() -> BTreeMap<String, Result<Runtime, String>> {
     let runtime = |image: &str, params: Option<&str>, args: &[&str], required: &[&str]| Runtime {
         image: image.to_owned(),
         params_env_var: params.map(ToOwned::to_owned),
@@ -140,7 +173,7 @@ fn built_in() -> BTreeMap<String, Runtime> {
             ),
         ),
     ]
-    .map(|(name, runtime)| (name.to_owned(), runtime))
+    .map(|(name, runtime)| (name.to_owned(), Ok(runtime)))
     .into()
 }
 
@@ -179,10 +212,45 @@ mod tests {
         );
     }
 
-    #[test]
-    fn a_broken_registry_is_named_but_built_in_runtimes_work() {
-        let registry = registry("runtimes: [");
-        assert!(registry.find("slack").is_ok());
-        assert!(registry.find("mine").unwrap_err().contains("cannot be read"));
+    /// Any of the five may have been replaced in what cannot be read: falling back to them would move what runs to
+    /// other images.
+    #[rstest]
+    #[case::not_yaml("runtimes: [")]
+    #[case::twice("slack: {image: a}\nslack: {image: b}\n")]
+    #[case::a_list("- image: i\n")]
+    #[case::a_list_inside("runtimes: [{image: i}]\n")]
+    fn a_file_that_cannot_be_read_leaves_no_runtime_to_fall_back_to(#[case] text: &str) {
+        for name in ["slack", "mine"] {
+            let why = registry(text).find(name).unwrap_err();
+            assert!(why.contains("cannot be read"), "{why}");
+        }
+    }
+
+    #[rstest]
+    #[case::wrapped("runtimes:\n  slack: {image: [i]}\n  kubernetes: {image: own, args: [--port, 8000]}\n")]
+    #[case::plain("slack: {args: []}\nkubernetes: {image: own, args: [--port, 8000]}\n")]
+    #[case::nothing("slack:\nkubernetes: {image: own, args: [--port, 8000]}\n")]
+    fn an_entry_at_fault_concerns_nobody_else(#[case] text: &str) {
+        let registry = registry(text);
+        let why = registry.find("slack").unwrap_err();
+        assert!(
+            why.contains("slack") && why.contains("cannot be read") && why.contains(CONFIG_MAP),
+            "{why}"
+        );
+        let own = registry.find("kubernetes").unwrap();
+        assert_eq!(
+            (own.image.as_str(), own.args.join(" ").as_str()),
+            ("own", "--port 8000")
+        );
+        assert!(registry.find(PYTHON_STRING).is_ok());
+    }
+
+    #[rstest]
+    #[case("")]
+    #[case("# nothing yet\n")]
+    #[case("runtimes:\n")]
+    #[case("runtimes: {}\n")]
+    fn an_empty_file_changes_nothing(#[case] text: &str) {
+        assert_eq!(registry(text), Registry::parse(None));
     }
 }

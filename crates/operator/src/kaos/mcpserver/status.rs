@@ -2,14 +2,14 @@
 
 use gantry_crds::{
     conditions::{reasons, types},
-    kaos::{MCPServer, MCPServerStatus},
+    kaos::{MCPServer, MCPServerStatus, McpTransport, ToolSource},
 };
 use gantry_kit::{Outcome, Verdict};
 use k8s_openapi::api::apps::v1::Deployment;
 
 use super::{
     observe::Seen,
-    validate::{PORT, Valid},
+    validate::{CONTAINER, PORT, Valid},
 };
 use crate::{
     kaos::phase,
@@ -38,7 +38,12 @@ pub fn blocked(
 }
 
 pub fn from_applied(server: &Valid, before: &MCPServer, seen: &Seen) -> Outcome<MCPServerStatus> {
-    let (ready, progress) = rollout::verdict(&seen.deployment, &seen.pods);
+    let (mut ready, progress) = rollout::verdict(&seen.deployment, &seen.pods);
+    if ready.reason == reasons::CRASH_LOOP && ends_for_want_of_input(server, seen) {
+        ready.message.push_str(
+            "; a package that serves stdio ends when nobody writes to it: set config.transport to stdio if it is one",
+        );
+    }
     let report = rollout::report(&seen.deployment);
     let available = report.available_replicas.unwrap_or(0);
     let (tools, tools_verdict) = tools(before, seen);
@@ -58,6 +63,16 @@ pub fn from_applied(server: &Valid, before: &MCPServer, seen: &Seen) -> Outcome<
         .with(types::AVAILABLE, verdicts::available(available))
         .with(types::TOOLS_DISCOVERED, tools_verdict)
         .with(types::ROUTED, server.route.verdict(&server.path()))
+}
+
+/// Whether it looks like a package that speaks stdio, run as if it served HTTP: it ends, and finds nothing wrong.
+fn ends_for_want_of_input(server: &Valid, seen: &Seen) -> bool {
+    let package = matches!(server.spec.source(), Some(ToolSource::Package { .. }));
+    let mut containers = seen.pods.iter().flat_map(|pod| &pod.containers);
+    package
+        && server.spec.transport() != McpTransport::Stdio
+        && containers
+            .any(|container| container.name == CONTAINER && matches!(container.ended, Some((_, 0, _))))
 }
 
 fn tools(before: &MCPServer, seen: &Seen) -> (Option<Vec<String>>, Verdict) {

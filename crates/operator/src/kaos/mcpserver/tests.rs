@@ -33,7 +33,10 @@ fn server(spec: &str) -> MCPServer {
 
 /// Every Secret and ConfigMap that the spec refers to exists, with the keys that are asked for.
 fn observed(server: &MCPServer, settings: &Settings) -> Observed {
-    let registry = Registry::parse(None);
+    observed_with(server, settings, Registry::parse(None))
+}
+
+fn observed_with(server: &MCPServer, settings: &Settings, registry: Registry) -> Observed {
     let pod = validate::pod(server, settings, &registry).unwrap_or_default();
     let known: refs::Known = refs::uses("ns", &pod)
         .into_iter()
@@ -164,6 +167,29 @@ fn what_is_refused(#[case] spec: &str, #[case] reason: &str, #[case] words: &str
     assert_eq!(blocked.progress, Progress::Stuck);
 }
 
+/// The Secret that is referred to has one key, `KEY`.
+#[rstest]
+#[case::as_it_is("", "KEY", true)]
+#[case::prefixed("SLACK_", "SLACK_KEY", true)]
+#[case::without_its_prefix("SLACK_", "KEY", false)]
+fn required_variables_may_come_from_a_whole_secret(
+    #[case] prefix: &str,
+    #[case] required: &str,
+    #[case] given: bool,
+) {
+    let server = server(&format!(
+        "{{runtime: mine, container: {{envFrom: [{{prefix: '{prefix}', secretRef: {{name: s}}}}]}}}}"
+    ));
+    let settings = Settings::default();
+    let text = format!("mine: {{image: i, requiredEnv: [{required}]}}");
+    let registry = Registry::parse(Some(&Resolved {
+        data: [("runtimes.yaml".to_owned(), text)].into(),
+        ..Resolved::default()
+    }));
+    let observed = observed_with(&server, &settings, registry);
+    assert_eq!(validate::validate(&server, &settings, &observed).is_ok(), given);
+}
+
 #[test]
 fn a_missing_secret_is_waited_for() {
     let server = server("{config: {tools: {fromSecretKeyRef: {name: code, key: tools.py}}}}");
@@ -214,12 +240,12 @@ fn pod(container: Value) -> Arc<gantry_kit::pods::PodSummary> {
 #[case::done(json!({"observedGeneration": 2, "replicas": 2, "updatedReplicas": 2, "availableReplicas": 2}), Value::Null, "Ready", Phase::Ready)]
 #[case::old_generation(json!({"observedGeneration": 1, "replicas": 2, "updatedReplicas": 2, "availableReplicas": 2}), Value::Null, "RollingOut", Phase::Pending)]
 #[case::old_pods_left(json!({"observedGeneration": 2, "replicas": 3, "updatedReplicas": 2, "availableReplicas": 3}), Value::Null, "RollingOut", Phase::Pending)]
-#[case::crash(json!({"observedGeneration": 2}),
+#[case::crash(json!({"observedGeneration": 2, "updatedReplicas": 1}),
     json!({"name": "mcp-server", "image": "", "imageID": "", "ready": false, "restartCount": 4,
            "state": {"waiting": {"reason": "CrashLoopBackOff"}},
            "lastState": {"terminated": {"exitCode": 1, "reason": "Error", "message": "ValueError: no token"}}}),
     "CrashLoop", Phase::Failed)]
-#[case::memory(json!({"observedGeneration": 2}),
+#[case::memory(json!({"observedGeneration": 2, "updatedReplicas": 1}),
     json!({"name": "mcp-server", "image": "", "imageID": "", "ready": false, "restartCount": 4,
            "lastState": {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}}),
     "OutOfMemory", Phase::Failed)]
@@ -260,4 +286,47 @@ fn what_is_told(#[case] status: Value, #[case] container: Value, #[case] reason:
         }),
         Some(&told)
     );
+}
+
+#[rstest]
+#[case::package("{config: {mcp: mcp-server-time}}", true)]
+#[case::bridged("{config: {mcp: mcp-server-time, transport: stdio}}", false)]
+#[case::no_package("{runtime: kubernetes}", false)]
+fn a_package_that_only_speaks_stdio_is_told_so(#[case] spec: &str, #[case] hinted: bool) {
+    let server = server(spec);
+    let settings = Settings::default();
+    let valid = validate::validate(&server, &settings, &observed(&server, &settings)).expect("valid");
+    let container = json!({
+        "name": "mcp-server", "image": "", "imageID": "", "ready": false, "restartCount": 3,
+        "state": {"waiting": {"reason": "CrashLoopBackOff"}},
+        "lastState": {"terminated": {"exitCode": 0, "reason": "Completed"}},
+    });
+    let seen = Seen {
+        deployment: deployment(json!({"observedGeneration": 2, "updatedReplicas": 1})),
+        pods: vec![pod(container)],
+        serves: false,
+        tools: None,
+    };
+    let ready = status::from_applied(&valid, &server, &seen).ready;
+    assert_eq!(ready.reason, "CrashLoop");
+    assert_eq!(
+        ready.message.contains("config.transport"),
+        hinted,
+        "{}",
+        ready.message
+    );
+}
+
+#[test]
+fn any_spec_is_refused_or_built() {
+    let good = [
+        "{runtime: python-string, params: x}",
+        "{runtime: custom, container: {image: i}}",
+        "{config: {mcp: mcp-server-time, transport: stdio}}",
+        "{config: {tools: {fromSecretKeyRef: {name: code, key: k}}}}",
+    ];
+    crate::specs::check(gantry_crds::Kind::MCPServer, &good, |spec| {
+        serde_json::from_value::<gantry_crds::kaos::MCPServerSpec>(spec.clone()).ok()?;
+        Some(wish(&spec.to_string(), &Settings::default()))
+    });
 }

@@ -173,8 +173,13 @@ pub fn pod(server: &MCPServer, settings: &Settings, registry: &Registry) -> Resu
         spec.service_account_name.as_ref(),
         &settings.image_pull_secrets,
     );
-    pods::with_overrides(wished, CONTAINER, spec.container.as_ref(), spec.pod_spec.as_ref())
-        .map_err(|message| Blocked::stuck(reasons::INVALID_OVERRIDE, message))
+    pods::with_overrides(
+        wished,
+        CONTAINER,
+        spec.container.as_deref(),
+        spec.pod_spec.as_ref(),
+    )
+    .map_err(|message| Blocked::stuck(reasons::INVALID_OVERRIDE, message))
 }
 
 fn base_env(server: &MCPServer, settings: &Settings) -> Vec<Value> {
@@ -349,14 +354,17 @@ fn check_required_env(
         .cloned()
         .unwrap_or_default();
     let from_whole = |variable: &str| {
-        refs::uses(
-            &namespace,
-            &json!({"containers": [{"envFrom": container["envFrom"]}]}),
-        )
-        .iter()
-        .any(|used| {
-            let resolved = observed.known.get(&used.reference).and_then(Option::as_ref);
-            resolved.is_some_and(|resolved| resolved.digests.contains_key(variable))
+        let mut sources = container["envFrom"].as_array().into_iter().flatten();
+        sources.any(|source| {
+            let prefix = source["prefix"].as_str().unwrap_or_default();
+            let Some(key) = variable.strip_prefix(prefix) else {
+                return false;
+            };
+            let used = refs::uses(&namespace, &json!({"containers": [{"envFrom": [source]}]}));
+            used.iter().any(|used| {
+                let resolved = observed.known.get(&used.reference).and_then(Option::as_ref);
+                resolved.is_some_and(|resolved| resolved.digests.contains_key(key))
+            })
         })
     };
     let given = |variable: &str| {

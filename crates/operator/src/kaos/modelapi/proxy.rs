@@ -61,7 +61,7 @@ fn generated(proxy: &ProxyConfig, models: &[String], with_telemetry: bool) -> St
         if has_base {
             params["api_base"] = json!("os.environ/PROXY_API_BASE");
         }
-        if proxy.api_key.is_some() {
+        if proxy.api_key().is_some() {
             params["api_key"] = json!("os.environ/PROXY_API_KEY");
         }
         json!({"model_name": model, "litellm_params": params})
@@ -154,7 +154,7 @@ fn env(api: &ModelAPI, settings: &Settings) -> Vec<Value> {
     ];
     let base = text(proxy.api_base.as_ref());
     env.extend(base.map(|base| set("PROXY_API_BASE", base)));
-    match &proxy.api_key {
+    match proxy.api_key() {
         Some(key) => env.push(match (text(key.value.as_ref()), &key.value_from) {
             (None, Some(from)) => json!({"name": "PROXY_API_KEY", "valueFrom": from}),
             (value, _) => set("PROXY_API_KEY", value.unwrap_or_default()),

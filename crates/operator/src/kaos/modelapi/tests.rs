@@ -216,7 +216,7 @@ fn pull(state: Value) -> Value {
     json!({}), "Ready", "1 of 1", Phase::Ready)]
 #[case::pulling(HOSTED, json!({"observedGeneration": 2}),
     pull(json!({"running": {}})), "RollingOut", "pulling the model", Phase::Pending)]
-#[case::pull_failed(HOSTED, json!({"observedGeneration": 2}),
+#[case::pull_failed(HOSTED, json!({"observedGeneration": 2, "updatedReplicas": 1}),
     pull(json!({"terminated": {"exitCode": 1, "reason": "Error", "message": "error: pull model manifest: file does not exist"}})),
     "PullFailed", "file does not exist", Phase::Failed)]
 fn what_is_told(
@@ -269,4 +269,26 @@ fn a_claim_that_cannot_be_as_asked_for_is_told_and_left() {
     let claim = valid.claim.expect("a claim");
     assert_eq!(claim.spec, Some(json!(live.spec)));
     assert_eq!(claim.verdict(Some(&live), 1, true).reason, "InvalidClaim");
+}
+
+#[rstest]
+#[case::nothing("{}")]
+#[case::no_text("{value: ''}")]
+fn a_key_that_is_not_given_is_not_passed_on(#[case] key: &str) {
+    let spec = format!("{{mode: Proxy, proxyConfig: {{apiKey: {key}, configYaml: {{fromString: ''}}}}}}");
+    let absent = wish("{mode: Proxy, proxyConfig: {}}", &Settings::default());
+    assert_eq!(wish(&spec, &Settings::default()), absent);
+}
+
+#[test]
+fn any_spec_is_refused_or_built() {
+    let good = [
+        HOSTED,
+        PROXY,
+        "{mode: Proxy, proxyConfig: {models: [a], apiKey: {value: k}}}",
+    ];
+    crate::specs::check(gantry_crds::Kind::ModelAPI, &good, |spec| {
+        serde_json::from_value::<gantry_crds::kaos::ModelAPISpec>(spec.clone()).ok()?;
+        Some(wish(&spec.to_string(), &Settings::default()))
+    });
 }

@@ -168,8 +168,13 @@ pub fn pod(api: &ModelAPI, settings: &Settings, claim: Option<&Claim>) -> Result
         spec.service_account_name.as_ref(),
         &pull_secrets(spec, settings),
     );
-    pods::with_overrides(wished, CONTAINER, spec.container.as_ref(), spec.pod_spec.as_ref())
-        .map_err(|message| Blocked::stuck(reasons::INVALID_OVERRIDE, message))
+    pods::with_overrides(
+        wished,
+        CONTAINER,
+        spec.container.as_deref(),
+        spec.pod_spec.as_ref(),
+    )
+    .map_err(|message| Blocked::stuck(reasons::INVALID_OVERRIDE, message))
 }
 
 /// Its own, then the operator's.

@@ -536,3 +536,16 @@ fn alerts_about_one_model_leave_its_neighbours_alone() {
     );
     assert!(!rules.contains("GantryModelDown"), "it may be away");
 }
+
+#[test]
+fn any_spec_is_refused_or_built() {
+    let good = [
+        "{image: phi3}",
+        "{image: phi3, store: {size: 1Gi}, ingress: {host: a.example.org}}",
+    ];
+    crate::specs::check(gantry_crds::Kind::Model, &good, |spec| {
+        serde_json::from_value::<gantry_crds::ollama::ModelSpec>(spec.clone()).ok()?;
+        let model = model("demo", 1, &spec.to_string());
+        Some(wish(&model, &observed(&model, &[], Some(present()))))
+    });
+}

@@ -430,3 +430,12 @@ fn a_spec_that_cannot_be_is_failed_and_one_that_waits_is_pending() {
         Some(ClusterPhase::Pending)
     );
 }
+
+#[test]
+fn any_spec_is_refused_or_built() {
+    let good = ["{}", "{version: 0.10.0, storage: {cache: {type: memory}}}"];
+    crate::specs::check(gantry_crds::Kind::PeninOmegaCluster, &good, |spec| {
+        serde_json::from_value::<gantry_crds::penin::PeninOmegaClusterSpec>(spec.clone()).ok()?;
+        Some(wish(&spec.to_string()))
+    });
+}
