@@ -72,7 +72,7 @@ impl Maker<'_> {
                 list.push(constant.clone());
                 // It may be a pattern: then some text that does not match tells most.
                 if let Some(pattern) = constant.as_str()
-                    && let Inclusion::No(text) = pattern::includes(old, pattern, self.patterns)
+                    && let Inclusion::No(text) = pattern::includes(old, pattern, limits.length, self.patterns)
                 {
                     list.push(text.into());
                 }
@@ -88,7 +88,8 @@ impl Maker<'_> {
             }
         }
         if let (0, Some(pattern)) = (others, limits.patterns.first())
-            && let Inclusion::No(text) = pattern::includes(Some(pattern), NOTHING, self.patterns)
+            && let Inclusion::No(text) =
+                pattern::includes(Some(pattern), NOTHING, limits.length, self.patterns)
         {
             list.push(text.into());
         }
