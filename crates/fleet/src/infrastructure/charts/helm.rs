@@ -17,6 +17,11 @@ const MAX_OUTPUT: u64 = 32 << 20;
 /// Addresses that Go takes before it begins, of which it uses few: 1.25 GiB, and a little more where there are many cores.
 #[cfg(target_os = "linux")]
 const RESERVED: u64 = 1408 << 20;
+/// How often, and with what pauses, it is tried to say which process goes first when memory ends.
+#[cfg(target_os = "linux")]
+const TRIES: usize = 100;
+#[cfg(target_os = "linux")]
+const PAUSE: Duration = Duration::from_millis(10);
 /// More than any good chart takes.
 const MOST: u64 = 1 << 30;
 /// As much as a large one takes; where there is less, only one is rendered at a time.
@@ -98,7 +103,9 @@ pub async fn template(
     let (Some(stdout), Some(stderr)) = (child.stdout.take(), child.stderr.take()) else {
         return Err(ChartError::NoHelm("it cannot be read"));
     };
-    confine(&child, most).map_err(|_| ChartError::NoHelm("it cannot be kept within limits"))?;
+    confine(&child, most)
+        .await
+        .map_err(|_| ChartError::NoHelm("it cannot be kept within limits"))?;
     let (mut output, mut said) = (Vec::new(), Vec::new());
     let (mut stdout, mut stderr) = (stdout.take(MAX_OUTPUT + 1), stderr.take(1 << 20));
     // Its output is let go of as soon as it is too long, and with that Helm ends.
@@ -130,7 +137,7 @@ pub async fn template(
     not(target_os = "linux"),
     allow(unused_variables, reason = "there is no such limit")
 )]
-fn confine(child: &Child, most: u64) -> std::io::Result<()> {
+async fn confine(child: &Child, most: u64) -> std::io::Result<()> {
     #[cfg(target_os = "linux")]
     if let Some(pid) = child.id().and_then(|id| i32::try_from(id).ok()) {
         use rustix::process::{Pid, Resource, Rlimit, prlimit};
@@ -149,7 +156,17 @@ fn confine(child: &Child, most: u64) -> std::io::Result<()> {
             prlimit(Pid::from_raw(pid), resource, limit)?;
         }
         // Where memory ends before that, it is not the server that goes.
-        std::fs::write(format!("/proc/{pid}/oom_score_adj"), "1000")?;
+        let score = format!("/proc/{pid}/oom_score_adj");
+        for _ in 0..TRIES {
+            match tokio::fs::write(&score, "1000").await {
+                // For a moment the new program is as closed to others as the server, which leaves no core dumps.
+                Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
+                    tokio::time::sleep(PAUSE).await;
+                }
+                done => return done,
+            }
+        }
+        return Err(std::io::ErrorKind::PermissionDenied.into());
     }
     Ok(())
 }
