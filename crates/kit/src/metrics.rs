@@ -42,7 +42,7 @@ struct ByCall {
     code: String,
 }
 
-/// By kind.
+/// The queue of each kind, asked for its depth when somebody looks.
 type Queues = Vec<(&'static str, Arc<Queue>)>;
 
 /// Cheap to clone; every clone counts into the same registry.
