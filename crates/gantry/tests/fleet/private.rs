@@ -14,6 +14,7 @@ use super::{
 };
 
 async fn start(folder: &Path, key: &str, more: &[&str]) -> Process {
+    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
     let state = folder.join("state");
     let all: Vec<&str> = ["--state-dir", state.to_str().unwrap()]
         .into_iter()
