@@ -201,8 +201,13 @@ impl Children {
         let json = child.json()?;
         self.remember_if_overruled(wished, &body, &key, &json);
         if let Some(kind) = kind {
-            // The next visit sees our own write, also when it comes before the watch does.
-            kind.store.put(child.clone());
+            // The next visit sees our own write, also when it comes before the watch does. What was there before, or is
+            // everybody's, may have been changed by others in between.
+            if live.is_some() || wished.is_shared() {
+                kind.store.put_answer(child.clone());
+            } else {
+                kind.store.put(child.clone());
+            }
         }
         Ok(child)
     }

@@ -31,7 +31,7 @@ use crate::{
     error::{Error, Result, Retry},
     events::{self, News, Severity},
     metrics::Metrics,
-    store::{ObjectKey, Store},
+    store::{ObjectKey, Store, trim},
 };
 
 pub struct Driver<C: Controller> {
@@ -179,10 +179,15 @@ impl<C: Controller> Driver<C> {
         if let Some(rest) = surplus(&found, &ours, |_| true) {
             written = self.clear_status(&api, &written, rest).await?;
         }
-        written.meta_mut().managed_fields = None;
+        let written = trim(written);
         // So that the next visit compares with what we wrote, also when the watch is slower.
         let key = ObjectKey::of(written.meta());
+        let is_ours_alone = is_same_but_for_ours::<C>(object, &written);
         if self.store.put(DeserializeGuard(Ok(written))) {
+            // Somebody changed it while we looked at it, which the watch will not tell of any more either.
+            if !is_ours_alone {
+                self.context.queue.add(key.clone());
+            }
             // The watch finds nothing new in it then, so those who look at this object are told here.
             self.context.links.changed(C::NAME, key);
         }
@@ -467,6 +472,19 @@ fn as_verdict(condition: &Condition) -> Verdict {
         _ => conditions::Truth::Unknown,
     };
     Verdict::new(truth, condition.reason.clone(), condition.message.clone())
+}
+
+/// Whether all that changed is what we write ourselves.
+fn is_same_but_for_ours<C: Controller>(before: &C::Kind, after: &C::Kind) -> bool {
+    let others = |object: &C::Kind| {
+        let mut meta = object.meta().clone();
+        (meta.resource_version, meta.managed_fields) = (None, None);
+        let status = json!(C::status(object));
+        let fields = C::OTHERS_WRITE.iter().map(|name| status[*name].clone());
+        (meta, fields.collect::<Vec<_>>())
+    };
+    // The generation stands for the spec.
+    others(before) == others(after)
 }
 
 /// A status without the fields that others write.

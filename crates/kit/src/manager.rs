@@ -34,7 +34,7 @@ use crate::{
     pods::{self, INSTANCE_LABEL, NAME_LABEL, PodSummary},
     queue::Queue,
     references::{References, Source},
-    store::{Cached, NamespaceFacts, ObjectKey, Store},
+    store::{Cached, NamespaceFacts, ObjectKey, Store, trim},
     team::{StartWorkers, Team, work},
     watch::Watch,
 };
@@ -265,7 +265,7 @@ impl Manager {
             let watch = Watch {
                 api,
                 config: watcher::Config::default(),
-                keep: trim::<C::Kind>,
+                keep: trim::<DeserializeGuard<C::Kind>>,
                 store: store.clone(),
                 kind: C::Kind::kind(&()).into_owned(),
                 gate: self
@@ -556,12 +556,4 @@ where
 
 fn gate_name(what: &str, namespace: Option<&str>) -> String {
     namespace.map_or_else(|| what.to_owned(), |namespace| format!("{what} in {namespace}"))
-}
-
-fn trim<K: Resource>(mut object: DeserializeGuard<K>) -> DeserializeGuard<K> {
-    object.meta_mut().managed_fields = None;
-    if let Some(annotations) = &mut object.meta_mut().annotations {
-        annotations.remove("kubectl.kubernetes.io/last-applied-configuration");
-    }
-    object
 }

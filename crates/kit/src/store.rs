@@ -6,6 +6,7 @@
 
 use std::{
     borrow::Cow,
+    cmp::Ordering,
     collections::{HashMap, HashSet, VecDeque},
     fmt,
     sync::{Arc, PoisonError, RwLock},
@@ -144,6 +145,8 @@ struct Known<T> {
     object: Arc<T>,
     /// Which of the puts it was.
     put: u64,
+    /// An answer to a write of ours with more in it than we wrote: news when the watch tells of it, though it is here.
+    is_untold: bool,
 }
 
 /// A moment in the life of a store.
@@ -204,9 +207,18 @@ impl<T: Cached> Store<T> {
         self.len() == 0
     }
 
-    /// Takes an object in unless a newer version of it, or its deletion, is known already.
+    /// Takes an object in unless a newer version of it, or its deletion, is known already. True when that is news.
     pub fn put(&self, object: impl Into<Arc<T>>) -> bool {
-        let object = object.into();
+        self.take(object.into(), false)
+    }
+
+    /// Takes in the answer to a write of ours, which may hold what others did just before: the watch tells of that in
+    /// versions that are older than the answer, and of the answer itself. That one is news then, so that nobody misses it.
+    pub fn put_answer(&self, object: impl Into<Arc<T>>) {
+        self.take(object.into(), true);
+    }
+
+    fn take(&self, object: Arc<T>, is_untold: bool) -> bool {
         let new = object.identity();
         let key = new.key();
         let mut inner = self.write();
@@ -217,10 +229,13 @@ impl<T: Cached> Store<T> {
         {
             return false;
         }
-        // Versions count for the whole server: also a namesake of before is older.
-        let known = inner.objects.get(&key).map(|known| known.object.identity());
-        if known.is_some_and(|known| known.version >= new.version) {
-            return false;
+        if let Some(known) = inner.objects.get_mut(&key) {
+            // Versions count for the whole server: also a namesake of before is older.
+            match known.object.identity().version.cmp(&new.version) {
+                Ordering::Greater => return false,
+                Ordering::Equal => return !is_untold && std::mem::take(&mut known.is_untold),
+                Ordering::Less => {}
+            }
         }
         inner.unlink_owner(&key);
         if let Some(owner) = object.owner() {
@@ -228,7 +243,12 @@ impl<T: Cached> Store<T> {
         }
         inner.puts += 1;
         let put = inner.puts;
-        inner.objects.insert(key, Known { object, put });
+        let known = Known {
+            object,
+            put,
+            is_untold,
+        };
+        inner.objects.insert(key, known);
         true
     }
 
@@ -323,6 +343,15 @@ impl<T: Cached> Inner<T> {
     }
 }
 
+/// What decisions do not need, and what may be half of an object.
+pub fn trim<K: Resource>(mut object: K) -> K {
+    object.meta_mut().managed_fields = None;
+    if let Some(annotations) = &mut object.meta_mut().annotations {
+        annotations.remove("kubectl.kubernetes.io/last-applied-configuration");
+    }
+    object
+}
+
 /// The resource version as a number; API servers hand out etcd revisions and later ones are greater.
 pub fn version(meta: &ObjectMeta) -> u64 {
     meta.resource_version
@@ -387,6 +416,19 @@ mod tests {
             "the same version is no change"
         );
         assert!(store.put(thing("a", "1", 11, None)));
+    }
+
+    /// Others change it at 11, we write at 12: the watch tells of 11 when 12 is here already.
+    #[test]
+    fn what_others_did_before_a_write_of_ours_is_news() {
+        let store = Store::default();
+        store.put(thing("a", "1", 10, None));
+        store.put_answer(thing("a", "1", 12, None));
+        assert!(!store.put(thing("a", "1", 11, None)), "an older version");
+        assert!(store.put(thing("a", "1", 12, None)), "the first that tells of it");
+        assert!(!store.put(thing("a", "1", 12, None)), "told");
+        store.put_answer(thing("a", "1", 12, None));
+        assert!(!store.put(thing("a", "1", 12, None)), "a write that changed nothing");
     }
 
     #[test]
