@@ -259,10 +259,10 @@ const VERSIONS: &[Version] = &[
         found: "Failed",
         said: "memory",
     },
-    // Fewer than there are addresses for, and more than a pod has.
+    // Little enough for the addresses that Go reserves and uses, and far more than a chart should take.
     Version {
         number: "1.0.11",
-        template: "{{ $x := repeat 1200000000 \"x\" }}",
+        template: "{{ $x := repeat 1600000000 \"x\" }}",
         found: "Failed",
         said: "memory",
     },
