@@ -42,6 +42,8 @@ pub enum Fault {
     CutWatch(usize),
     /// A watch ends after this many events with "too old": what happened meanwhile is seen only as its outcome.
     ExpireWatch(usize),
+    /// Every event of a watch comes this much later.
+    LateWatch(Duration),
 }
 
 /// Which requests, and how many of them.
@@ -272,6 +274,7 @@ where
                 Some(Fault::ExpireWatch(after)) if is_watch => {
                     Ok(response.map(|body| cut(body, after, Some(expired()))))
                 }
+                Some(Fault::LateWatch(lag)) if is_watch => Ok(response.map(|body| late(body, lag))),
                 _ if method == Method::GET && !is_watch => remembered(&faults, &path, response).await,
                 _ => Ok(response),
             }
@@ -356,6 +359,25 @@ fn cut(body: AnyBody, after: usize, last: Option<Bytes>) -> AnyBody {
             }
         }
         Some((Ok(Frame::data(Bytes::from(kept))), (frames, left, last, over)))
+    });
+    BodyExt::boxed_unsync(StreamBody::new(frames.boxed()))
+}
+
+/// What comes is told `lag` later, in order.
+fn late(body: AnyBody, lag: Duration) -> AnyBody {
+    let (sender, receiver) = tokio::sync::mpsc::unbounded_channel();
+    tokio::spawn(async move {
+        let mut frames = BodyStream::new(body);
+        while let Some(frame) = frames.next().await {
+            if sender.send((tokio::time::Instant::now() + lag, frame)).is_err() {
+                break;
+            }
+        }
+    });
+    let frames = futures::stream::unfold(receiver, |mut receiver| async move {
+        let (due, frame) = receiver.recv().await?;
+        tokio::time::sleep_until(due).await;
+        Some((frame, receiver))
     });
     BodyExt::boxed_unsync(StreamBody::new(frames.boxed()))
 }

@@ -226,6 +226,32 @@ async fn watches_that_break_or_expire_miss_nothing() -> anyhow::Result<()> {
     home.done().await
 }
 
+/// All that is learnt comes late, our own writes not: what others did is then often older than what we know already, and
+/// must be looked at all the same.
+#[tokio::test(flavor = "multi_thread")]
+async fn watches_that_lag_miss_nothing() -> anyhow::Result<()> {
+    const LAG: Duration = Duration::from_millis(1500);
+    let home = Cluster::simulated().await?;
+    fixtures::each(async |fixture| {
+        let (expected, _) = undisturbed(&home, fixture, &fixture.other).await?;
+        let cluster = home.in_new_namespace().await?;
+        let faults = Faults::default();
+        let watches = Rule::new(Fault::LateWatch(LAG)).on(Method::GET, "watch=true");
+        faults.inject(watches.times(1000));
+        let operator = Running::start(&cluster, &faults).await?;
+        cluster.apply(&fixture.resource, &fixture.base).await?;
+        // Before the first visit, whose status is then written on top of this.
+        tokio::time::sleep(LAG * 2 / 3).await;
+        cluster.apply(&fixture.resource, &fixture.other).await?;
+        let found = settled(&cluster, fixture).await?;
+        assert_same(&found, &expected, "in the end");
+        operator.kill().await;
+        cluster.done().await
+    })
+    .await?;
+    home.done().await
+}
+
 /// A watch expires with the very event that a child was deleted by: only the fresh list tells, by what it lacks. The child
 /// is the one that was changed last, so that nothing in the list is newer.
 #[tokio::test(flavor = "multi_thread")]
