@@ -3,7 +3,7 @@
 .DEFAULT_GOAL := help
 # Where rustup puts cargo, for those who did not start a new shell since.
 export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
-.PHONY: help up down test check unit e2e chart-test gen bench soak coverage clean python
+.PHONY: help up down test check unit fleet e2e chart-test gen bench soak coverage clean python
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -21,8 +21,11 @@ test: python ## run every test*; installs and starts what that needs
 check: python ## formatting, lints, dependencies, generated files
 	@dev/test check
 
-unit: python ## tests that need no cluster
+unit: python ## tests that need no cluster and no database
 	@dev/test unit
+
+fleet: python ## tests of the fleet server with a real PostgreSQL
+	@dev/test fleet
 
 e2e: python ## tests against local clusters*
 	@dev/test e2e
