@@ -14,6 +14,7 @@ from pathlib import Path
 
 from devlib import REPO, Failure, cache_dir, locked, say
 
+PROGRAMS = ("gantry", "gantry-simnode", "xtask")
 PINS = {"cargo-deny": "0.20.2", "cargo-nextest": "0.9.143", "cargo-llvm-cov": "0.9.1"}
 # Where nobody looks on, a lock file that is out of date is an error, not a thing to repair.
 LOCKED = ["--locked"] if os.environ.get("CI") else []
@@ -51,10 +52,9 @@ def program(name: str) -> Path:
     return target() / ("debug" if PROFILE == "dev" else PROFILE) / name
 
 
-def build_command(*names: str) -> list[str]:
-    """The command that builds programs of ours."""
-    words = [cargo(), "build", *LOCKED, f"--profile={PROFILE}"]
-    return words + [word for name in names for word in ("--package", name)]
+def build_command() -> list[str]:
+    """The command that builds our programs. Always all: with another choice, features differ and most is built twice."""
+    return [cargo(), "build", *LOCKED, f"--profile={PROFILE}", *(f"--package={name}" for name in PROGRAMS)]
 
 
 def ensure(*names: str) -> None:
