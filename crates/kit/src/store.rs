@@ -428,7 +428,10 @@ mod tests {
         assert!(store.put(thing("a", "1", 12, None)), "the first that tells of it");
         assert!(!store.put(thing("a", "1", 12, None)), "told");
         store.put_answer(thing("a", "1", 12, None));
-        assert!(!store.put(thing("a", "1", 12, None)), "a write that changed nothing");
+        assert!(
+            !store.put(thing("a", "1", 12, None)),
+            "a write that changed nothing"
+        );
     }
 
     #[test]
