@@ -226,19 +226,24 @@ async fn watches_that_break_or_expire_miss_nothing() -> anyhow::Result<()> {
     home.done().await
 }
 
-/// All that is learnt comes late, our own writes not: what others did is then often older than what we know already, and
-/// must be looked at all the same.
+const LAG: Duration = Duration::from_millis(1500);
+
+/// All that is learnt comes this late, our own writes not.
+fn lagging() -> Faults {
+    let faults = Faults::default();
+    let watches = Rule::new(Fault::LateWatch(LAG)).on(Method::GET, "watch=true");
+    faults.inject(watches.times(1000));
+    faults
+}
+
+/// What others did is then often older than what we know already, and must be looked at all the same.
 #[tokio::test(flavor = "multi_thread")]
 async fn watches_that_lag_miss_nothing() -> anyhow::Result<()> {
-    const LAG: Duration = Duration::from_millis(1500);
     let home = Cluster::simulated().await?;
     fixtures::each(async |fixture| {
         let (expected, _) = undisturbed(&home, fixture, &fixture.other).await?;
         let cluster = home.in_new_namespace().await?;
-        let faults = Faults::default();
-        let watches = Rule::new(Fault::LateWatch(LAG)).on(Method::GET, "watch=true");
-        faults.inject(watches.times(1000));
-        let operator = Running::start(&cluster, &faults).await?;
+        let operator = Running::start(&cluster, &lagging()).await?;
         cluster.apply(&fixture.resource, &fixture.base).await?;
         // Before the first visit, whose status is then written on top of this.
         tokio::time::sleep(LAG * 2 / 3).await;
@@ -250,6 +255,67 @@ async fn watches_that_lag_miss_nothing() -> anyhow::Result<()> {
     })
     .await?;
     home.done().await
+}
+
+/// The first spec has no children whose news would wake the object again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_spec_that_changes_before_the_status_of_the_last_one_is_written_is_looked_at() -> anyhow::Result<()>
+{
+    let cluster = Cluster::simulated().await?;
+    let operator = Running::start(&cluster, &lagging()).await?;
+    let resource = fixtures::mcpserver_resource();
+    let fixtures = fixtures::all();
+    let fixture = fixtures
+        .iter()
+        .find(|fixture| fixture.resource == resource)
+        .context("MCPServer")?;
+    let mut blocked = fixture.base.clone();
+    blocked["spec"]["runtime"] = json!("absent");
+    cluster.apply(&resource, &blocked).await?;
+    tokio::time::sleep(LAG * 2 / 3).await;
+    cluster.apply(&resource, &fixture.base).await?;
+    settled(&cluster, fixture).await?;
+    operator.kill().await;
+    cluster.done().await
+}
+
+/// The pods of a store are up and quiet before its Service is there, which Models ask through.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_service_that_comes_after_its_pods_is_looked_at() -> anyhow::Result<()> {
+    let cluster = Cluster::simulated().await?;
+    let faults = lagging();
+    let services = Rule::new(Fault::Answer(500)).on(Method::PATCH, "/services/");
+    faults.inject(services.times(1000));
+    let operator = Running::start(&cluster, &faults).await?;
+    let resource = fixtures::model_resource();
+    let fixtures = fixtures::all();
+    let fixture = fixtures
+        .iter()
+        .find(|fixture| fixture.resource == resource)
+        .context("Model")?;
+    cluster.apply(&resource, &fixture.base).await?;
+    let kinds = snapshot::child_kinds();
+    let kind = |name: &str| kinds.iter().find(|kind| kind.kind == name).context("kind");
+    let (sets, services) = (kind("StatefulSet")?, kind("Service")?);
+    eventually(async || {
+        let stores = cluster.list(sets).await?;
+        let ready = stores
+            .iter()
+            .any(|store| store.data["status"]["readyReplicas"] == 1);
+        ensure!(ready, "no store is up");
+        Ok(())
+    })
+    .await?;
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    assert!(cluster.list(services).await?.is_empty(), "there is a Service");
+    // The watches that are open stay slow: our own write is known before they tell of it.
+    faults.reset();
+    let mut touched = fixture.base.clone();
+    touched["metadata"]["labels"] = json!({"try": "again"});
+    cluster.apply(&resource, &touched).await?;
+    settled(&cluster, fixture).await?;
+    operator.kill().await;
+    cluster.done().await
 }
 
 /// A watch expires with the very event that a child was deleted by: only the fresh list tells, by what it lacks. The child
