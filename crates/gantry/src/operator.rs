@@ -1,10 +1,17 @@
 //! `gantry operator`.
 
-use std::{net::SocketAddr, time::Duration};
+use std::{net::SocketAddr, pin::pin, time::Duration};
 
 use anyhow::Context as _;
 use clap::{Args, ValueEnum};
-use gantry_kit::{Options, admin::SERVING, client, leader::LeaseOptions, metrics::Metrics, telemetry};
+use gantry_kit::{
+    Options,
+    admin::{self, Readiness, SERVING},
+    client,
+    leader::LeaseOptions,
+    metrics::Metrics,
+    telemetry,
+};
 use gantry_operator::{Settings, metrics_api, settings::Reach};
 use kube::Config;
 
@@ -111,7 +118,6 @@ pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
             identity: arguments.identity.clone().unwrap_or_else(identity),
             duration: Duration::from_secs(arguments.lease_seconds),
         }),
-        admin: Some(arguments.admin_address),
         ..Options::default()
     };
     tracing::info!(version = env!("CARGO_PKG_VERSION"), namespaces = ?options.namespaces, "starting");
@@ -121,10 +127,16 @@ pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
         namespace: options.own_namespace.clone(),
         reach,
     });
-    let manager = gantry_operator::manager(client.clone(), options, metrics, settings).await;
+    let readiness = Readiness::default();
+    open_admin_port(arguments.admin_address, readiness.clone(), metrics.clone());
     let gate = metrics_api
         .as_ref()
-        .map(|_| manager.readiness().gate(format!("{SERVING}metrics of models")));
+        .map(|_| readiness.gate(format!("{SERVING}metrics of models")));
+    let mut stop = pin!(stop_signal());
+    let manager = tokio::select! {
+        manager = gantry_operator::manager(client.clone(), options, metrics, readiness, settings) => manager,
+        () = &mut stop => return Ok(()),
+    };
     let serving = async {
         match metrics_api.zip(gate) {
             Some((options, gate)) => {
@@ -136,11 +148,20 @@ pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
         }
     };
     tokio::select! {
-        ended = manager.run(stop_signal()) => ended?,
+        ended = manager.run(stop) => ended?,
         ended = serving => ended?,
     }
     tracing::info!("stopped");
     Ok(())
+}
+
+/// From the first moment: one that waits for the API server is alive, and says what it waits for.
+fn open_admin_port(address: SocketAddr, readiness: Readiness, metrics: Metrics) {
+    tokio::spawn(async move {
+        if let Err(error) = admin::serve(address, readiness, metrics).await {
+            tracing::error!(%address, %error, "cannot serve the admin port");
+        }
+    });
 }
 
 /// Unique also when two replicas share a host.

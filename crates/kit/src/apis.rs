@@ -14,7 +14,14 @@ use kube::{
     runtime::{WatchStreamExt, watcher},
 };
 
-use crate::{admin::Gate, metrics::Metrics, watch};
+use crate::{
+    admin::Gate,
+    client::{self, Caller},
+    error::Error,
+    leader::Fence,
+    metrics::Metrics,
+    watch,
+};
 
 /// Names of the CRDs that exist.
 #[derive(Default)]
@@ -76,7 +83,8 @@ impl Apis {
     }
 }
 
-/// The newest of `versions` of a built-in resource that the server has; the last one when it does not say.
+/// The newest of `versions` of a built-in resource that the server has; the last one when it has none of them. Asks until
+/// the server answers: a version that was only guessed would be watched in vain for ever.
 pub async fn newest(
     client: &Client,
     group: &str,
@@ -84,21 +92,93 @@ pub async fn newest(
     kind: &str,
     plural: &str,
 ) -> ApiResource {
-    let resource = |version: &str| ApiResource {
-        group: group.to_owned(),
-        version: version.to_owned(),
-        api_version: format!("{group}/{version}"),
-        kind: kind.to_owned(),
-        plural: plural.to_owned(),
-    };
-    for version in versions {
-        if client
-            .list_api_group_resources(&format!("{group}/{version}"))
-            .await
-            .is_ok_and(|list| list.resources.iter().any(|resource| resource.name == plural))
-        {
-            return resource(version);
+    let mut delays = watch::retries();
+    loop {
+        match offered(client, group, versions, plural).await {
+            Ok(version) => {
+                return ApiResource {
+                    group: group.to_owned(),
+                    version: version.to_owned(),
+                    api_version: format!("{group}/{version}"),
+                    kind: kind.to_owned(),
+                    plural: plural.to_owned(),
+                };
+            }
+            Err(fault) => {
+                tracing::warn!(%group, error = fault.report(), "the API server does not say what it offers; retrying");
+                tokio::time::sleep(delays.next().unwrap_or(client::DEADLINE)).await;
+            }
         }
     }
-    resource(versions.last().copied().unwrap_or("v1"))
+}
+
+async fn offered<'a>(
+    client: &Client,
+    group: &str,
+    versions: &[&'a str],
+    plural: &str,
+) -> Result<&'a str, Error> {
+    // No lease is needed to read.
+    let caller = Caller::new(client.clone(), Fence::open(), client::DEADLINE);
+    for version in versions {
+        let group_version = format!("{group}/{version}");
+        let ask = client.list_api_group_resources(&group_version);
+        match caller
+            .read(format!("list the resources of {group_version}"), ask)
+            .await
+        {
+            Ok(list) if list.resources.iter().any(|resource| resource.name == plural) => return Ok(version),
+            Ok(_) => {}
+            Err(fault) if fault.is_not_found() => {}
+            Err(fault) => return Err(fault),
+        }
+    }
+    Ok(versions.last().copied().unwrap_or("v1"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    };
+
+    use rstest::rstest;
+    use serde_json::json;
+
+    use super::*;
+    use crate::stub::{self, Answer};
+
+    /// Asks a server that has `offers` and fails in this way the first three times.
+    async fn found(offers: &'static [&'static str], failing: fn() -> Answer) -> String {
+        let asked = Arc::new(AtomicUsize::new(0));
+        let client = stub::client(move |_, path| {
+            if asked.fetch_add(1, Ordering::Relaxed) < 3 {
+                return failing();
+            }
+            let Some(version) = offers.iter().find(|version| path.ends_with(*version)) else {
+                return Answer::refusal(404);
+            };
+            let resource = json!({"name": "things", "singularName": "", "kind": "Thing", "namespaced": true, "verbs": []});
+            let list = json!({
+                "kind": "APIResourceList", "apiVersion": "v1", "groupVersion": format!("group/{version}"),
+                "resources": [resource],
+            });
+            Answer::Says(200, list)
+        });
+        newest(&client, "group", &["v2", "v1"], "Thing", "things")
+            .await
+            .api_version
+    }
+
+    #[rstest]
+    #[case::unreachable(|| Answer::Refused)]
+    #[case::starting(|| Answer::refusal(503))]
+    #[case::not_allowed(|| Answer::refusal(403))]
+    #[tokio::test(start_paused = true)]
+    async fn a_server_that_does_not_answer_is_asked_again(#[case] failing: fn() -> Answer) {
+        assert_eq!(found(&["v1", "v2"], failing).await, "group/v2");
+        assert_eq!(found(&["v1"], failing).await, "group/v1");
+        assert_eq!(found(&[], failing).await, "group/v1", "the last one");
+    }
 }

@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 use crate::{
     child::Child,
     client::Caller,
-    error::{Error, Result, code},
+    error::{Error, Result, code, server_status},
     project::covers,
     store::{Cached, ObjectKey, Store},
     takeover,
@@ -55,6 +55,13 @@ impl Applied {
             .find(|(known, child)| known == kind && child.key().name == name);
         found.map(|(_, child)| child.parse()).transpose()
     }
+}
+
+/// What of a wish was refused while the rest went on.
+#[derive(Default)]
+struct Refused {
+    first: Option<Error>,
+    kinds: HashSet<String>,
 }
 
 impl Children {
@@ -133,22 +140,49 @@ impl Children {
         }
     }
 
-    /// Makes the cluster hold exactly this wish for `owner`.
+    /// Makes the cluster hold exactly this wish for `owner`. What is refused and nothing else builds on holds up neither
+    /// the rest nor the pruning, and is the error in the end.
     pub async fn apply(&self, owner: &Owner, manager: &str, wish: Wish) -> Result<Applied> {
         let wished = wish.seal(owner);
         let mut applied = Applied::default();
+        let mut refused = Refused::default();
         for wished in &wished {
-            let child = self.apply_one(owner, manager, wished).await?;
-            applied.objects.push((wished.resource.kind.clone(), child));
+            match self.apply_one(owner, manager, wished).await {
+                Ok(child) => applied.objects.push((wished.resource.kind.clone(), child)),
+                Err(error) if wished.is_beside() && error.is_lasting() => {
+                    refused.kinds.insert(id(&wished.resource));
+                    refused.first.get_or_insert(error);
+                }
+                Err(error) => return Err(error),
+            }
         }
-        self.prune(owner, &wished).await?;
-        Ok(applied)
+        self.prune(owner, &wished, &mut refused).await?;
+        refused.first.map_or(Ok(applied), Err)
     }
 
     async fn apply_one(&self, owner: &Owner, manager: &str, wished: &Wished) -> Result<Arc<Child>> {
         let key = ObjectKey::new(owner.key.namespace.clone(), wished.name.clone());
         let kind = self.kinds.get(&id(&wished.resource));
         let cached = kind.and_then(|kind| kind.store.get(&key));
+        let is_cached = cached.is_some();
+        match self.apply_to(owner, manager, wished, cached).await {
+            // What we know may be old, and a namesake may have taken its place: the server tells.
+            Err(error) if is_cached && is_of_another(&error) => {
+                self.apply_to(owner, manager, wished, None).await
+            }
+            answer => answer,
+        }
+    }
+
+    async fn apply_to(
+        &self,
+        owner: &Owner,
+        manager: &str,
+        wished: &Wished,
+        cached: Option<Arc<Child>>,
+    ) -> Result<Arc<Child>> {
+        let key = ObjectKey::new(owner.key.namespace.clone(), wished.name.clone());
+        let kind = self.kinds.get(&id(&wished.resource));
         let api = Api::<DynamicObject>::namespaced_with(self.client(), &key.namespace, &wished.resource);
         let what = format!("{} {}", wished.resource.kind, key.name);
         let mut inherited = false;
@@ -233,18 +267,25 @@ impl Children {
             .map(Some)
     }
 
-    async fn prune(&self, owner: &Owner, wished: &[Wished]) -> Result<()> {
+    /// Of a kind whose new object was refused, the old one stays.
+    async fn prune(&self, owner: &Owner, wished: &[Wished], refused: &mut Refused) -> Result<()> {
         let keep: HashSet<(String, &str)> = wished
             .iter()
             .map(|wished| (id(&wished.resource), wished.name.as_str()))
             .collect();
-        for (id, kind) in &self.kinds {
+        for (id, kind) in self.kinds.iter().filter(|(id, _)| !refused.kinds.contains(*id)) {
             for child in kind.store.owned_by(&owner.reference.uid) {
                 let key = child.key();
                 if keep.contains(&(id.clone(), key.name.as_str())) || child.is_being_deleted() {
                     continue;
                 }
-                self.delete(kind, &child).await?;
+                match self.delete(kind, &child).await {
+                    // That it changed meanwhile says nothing about the others either.
+                    Err(error) if error.is_lasting() || error.reason() == "Conflict" => {
+                        refused.first.get_or_insert(error);
+                    }
+                    answer => answer?,
+                }
             }
         }
         Ok(())
@@ -332,6 +373,21 @@ fn left_by_original(owner: &Owner, wished: &Wished, live: &Child) -> bool {
 fn is_ours(live: &Child) -> bool {
     live.json()
         .is_ok_and(|json| json["metadata"]["labels"]["app.kubernetes.io/managed-by"] == crate::MANAGED_BY)
+}
+
+/// The object is not the one that the write was meant for, or not that version of it. Old servers call a uid that
+/// differs invalid.
+fn is_of_another(error: &Error) -> bool {
+    let Error::Api { source, .. } = error else {
+        return false;
+    };
+    let status = server_status(source);
+    let causes = status
+        .and_then(|status| status.details.as_ref())
+        .map(|details| &details.causes);
+    code(source) == Some(409)
+        || (code(source) == Some(422)
+            && causes.is_some_and(|causes| causes.iter().any(|cause| cause.field == "metadata.uid")))
 }
 
 fn already_exists(error: &kube::Error) -> bool {

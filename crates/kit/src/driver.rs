@@ -78,6 +78,11 @@ impl<C: Controller> Driver<C> {
         }
     }
 
+    /// Every object that was visited and not yet found to be gone.
+    pub fn visited(&self) -> Vec<ObjectKey> {
+        self.known().keys().cloned().collect()
+    }
+
     async fn visit_once(&self, key: &ObjectKey) -> Result<Option<Duration>> {
         let Some(cached) = self.store.get(key) else {
             self.controller.forget(key);
@@ -148,11 +153,13 @@ impl<C: Controller> Driver<C> {
         };
         if previous != Some(&status) {
             tracing::debug!(kind = C::NAME, object = %key, before = %json!(previous), after = %json!(status), "status changes");
-            let written = self.write_status(object, &status).await;
-            if result.is_ok() {
-                written?;
+            match (self.write_status(object, &status).await, &result) {
+                // Only what is told in the status is announced: else it would be again at every try.
+                (Ok(()), _) => self.announce(object, previous.cloned(), status, warnings).await,
+                (Err(error), Ok(_)) => return Err(error),
+                // The first fault is the one to tell, and to wait for.
+                (Err(error), Err(_)) => tracing::warn!(error = error.report(), "status lost"),
             }
-            self.announce(object, previous.cloned(), status, warnings).await;
         }
         result
     }

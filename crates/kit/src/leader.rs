@@ -2,8 +2,8 @@
 //!
 //! Safety rests on time measured at both ends with monotonic clocks. The holder considers its lease over a margin
 //! *before* the duration ends, counted from when it *sent* the last renewal that succeeded; a candidate waits for the
-//! full duration, counted from when it *saw* the last renewal. Writes check the [`Fence`], and those under way are
-//! dropped when it closes.
+//! full duration, counted from when it *saw* the last renewal, or that the lease was deleted. Writes check the [`Fence`],
+//! and those under way are dropped when it closes.
 
 use std::time::Duration;
 
@@ -99,6 +99,59 @@ impl Fence {
     }
 }
 
+/// What a candidate knows of others who held the lease.
+#[derive(Debug, Default)]
+struct Others {
+    seen: Option<Seen>,
+    /// When the lease may be taken unless it moves, as the last look found.
+    due: Option<Instant>,
+}
+
+#[derive(Debug)]
+struct Seen {
+    /// Nothing when the lease was deleted under its holder, who need not know that yet.
+    version: Option<String>,
+    /// Since when it has not moved.
+    since: Instant,
+    /// How long it holds from then.
+    lasts: Duration,
+}
+
+impl Others {
+    /// Whether none of them can believe any more that the lease is theirs. `holds`: it was ours a moment ago.
+    fn are_done(&mut self, lease: Option<&Lease>, holds: bool, now: Instant, options: &LeaseOptions) -> bool {
+        let spec = lease.and_then(|lease| lease.spec.as_ref());
+        let holder = spec.and_then(|spec| spec.holder_identity.as_deref());
+        let holder = holder.filter(|holder| !holder.is_empty());
+        let version = lease.and_then(|lease| lease.metadata.resource_version.clone());
+        let lasts = match (lease, &self.seen) {
+            (None, Some(seen)) => seen.lasts,
+            _ => spec
+                .and_then(|spec| spec.lease_duration_seconds)
+                .and_then(|seconds| u64::try_from(seconds).ok())
+                .map_or(Duration::from_secs(15), Duration::from_secs)
+                .max(options.duration),
+        };
+        let since = match &self.seen {
+            Some(seen) if seen.version == version => seen.since,
+            _ => now,
+        };
+        let is_free = match lease {
+            Some(_) => holder.is_none_or(|holder| holder == options.identity),
+            // It was not there as long as we have looked, or it was ours.
+            None => holds || self.seen.is_none(),
+        };
+        // Ours as well: when we have lost it, another may have had it without our seeing that.
+        self.seen = (holder.is_some() || !is_free).then_some(Seen {
+            version,
+            since,
+            lasts,
+        });
+        self.due = (!is_free && now < since + lasts).then_some(since + lasts);
+        self.due.is_none()
+    }
+}
+
 /// Competes for the lease until dropped.
 pub struct Elector {
     api: Api<Lease>,
@@ -141,12 +194,11 @@ impl Elector {
     }
 
     async fn compete(&self) {
-        // What we last saw of another's lease, and since when it has not moved.
-        let mut seen: Option<(Option<String>, Instant)> = None;
+        let mut others = Others::default();
         loop {
             let started = Instant::now();
             let deadline = *self.until.borrow();
-            let attempt = self.attempt(&mut seen);
+            let attempt = self.attempt(&mut others);
             let outcome = match deadline {
                 // No answer may keep us believing for longer than the lease holds.
                 Some(deadline) => tokio::time::timeout_at(deadline, attempt)
@@ -178,7 +230,11 @@ impl Elector {
                         .min(left / 2)
                         .max(Duration::from_millis(100))
                 }
-                None => self.options.look_every(),
+                // Not a moment later than it may be taken, and often enough to see when it is given back.
+                None => others.due.map_or(self.options.look_every(), |due| {
+                    due.saturating_duration_since(Instant::now())
+                        .min(self.options.look_every())
+                }),
             };
             tokio::time::sleep(pause).await;
         }
@@ -200,10 +256,15 @@ impl Elector {
     }
 
     /// One look at the lease: true when it is ours afterwards.
-    async fn attempt(&self, seen: &mut Option<(Option<String>, Instant)>) -> Result<bool> {
+    async fn attempt(&self, others: &mut Others) -> Result<bool> {
         let name = &self.options.name;
         let wait = self.options.renew_every();
+        others.due = None;
         let current = bounded(wait, "get the lease", self.api.get_opt(name)).await?;
+        let holds = self.until.borrow().is_some_and(|until| Instant::now() < until);
+        if !others.are_done(current.as_ref(), holds, Instant::now(), &self.options) {
+            return Ok(false);
+        }
         let now = Timestamp::now();
         let Some(mut lease) = current else {
             let lease = Lease {
@@ -222,22 +283,7 @@ impl Elector {
             return won(created);
         };
         let spec = lease.spec.clone().unwrap_or_default();
-        let holder = spec.holder_identity.clone().unwrap_or_default();
-        let ours = holder == self.options.identity;
-        if !ours && !holder.is_empty() {
-            let version = lease.metadata.resource_version.clone();
-            let unmoved_since = match seen {
-                Some((known, since)) if *known == version => *since,
-                _ => seen.insert((version, Instant::now())).1,
-            };
-            let theirs = spec
-                .lease_duration_seconds
-                .and_then(|seconds| u64::try_from(seconds).ok())
-                .unwrap_or(15);
-            if unmoved_since.elapsed() < Duration::from_secs(theirs).max(self.options.duration) {
-                return Ok(false);
-            }
-        }
+        let ours = spec.holder_identity.as_deref() == Some(&self.options.identity);
         let transitions = spec.lease_transitions.unwrap_or(0);
         lease.spec = Some(match spec.acquire_time.filter(|_| ours) {
             Some(since) => self.spec(since.0, now, transitions),
@@ -313,6 +359,8 @@ async fn bounded<T>(
 
 #[cfg(test)]
 mod tests {
+    use rstest::rstest;
+
     use super::*;
 
     #[tokio::test(start_paused = true)]
@@ -327,6 +375,52 @@ mod tests {
         assert_eq!(start.elapsed().as_secs(), 12);
         assert!(!fence.holds());
         drop(sender);
+    }
+
+    /// Who is seen to hold the lease and at which version, or that it is not there.
+    type Look = Option<(&'static str, &'static str)>;
+
+    fn lease((holder, version): (&str, &str)) -> Lease {
+        serde_json::from_value(serde_json::json!({
+            "metadata": {"name": "l", "resourceVersion": version},
+            "spec": {"holderIdentity": holder, "leaseDurationSeconds": 10},
+        }))
+        .unwrap()
+    }
+
+    #[rstest]
+    #[case::nobody_was_there(&[None], true)]
+    #[case::given_back(&[Some(("a", "1")), Some(("", "2"))], true)]
+    #[case::given_back_and_deleted(&[Some(("a", "1")), Some(("", "2")), None], true)]
+    #[case::ours(&[Some(("us", "1"))], true)]
+    #[case::held(&[Some(("a", "1")), Some(("a", "1"))], false)]
+    #[case::run_out(&[Some(("a", "1")), Some(("a", "1")), Some(("a", "1"))], true)]
+    #[case::renewed(&[Some(("a", "1")), Some(("a", "1")), Some(("a", "2"))], false)]
+    // The holder may have renewed it after we looked, and before it was deleted.
+    #[case::deleted(&[Some(("a", "1")), None], false)]
+    #[case::deleted_long_ago(&[Some(("a", "1")), None, None], false)]
+    #[case::deleted_longer_ago(&[Some(("a", "1")), None, None, None], true)]
+    #[case::deleted_and_made_again(&[Some(("a", "1")), None, None, Some(("a", "2"))], false)]
+    #[case::ours_until_we_lost_it(&[Some(("us", "1")), None], false)]
+    fn others_may_believe_that_they_hold_it(#[case] looks: &[Look], #[case] expected: bool) {
+        let options = LeaseOptions {
+            namespace: "ns".to_owned(),
+            name: "l".to_owned(),
+            identity: "us".to_owned(),
+            duration: Duration::from_secs(4),
+        };
+        let (mut others, start) = (Others::default(), Instant::now());
+        let mut done = false;
+        // Each look comes after half the time that the lease holds.
+        for (n, look) in (0_u32..).zip(looks) {
+            let now = start + Duration::from_secs(5) * n;
+            done = others.are_done(look.map(lease).as_ref(), false, now, &options);
+            assert!(others.due.is_none_or(|due| due > now));
+        }
+        assert_eq!(done, expected);
+        assert_eq!(others.due.is_none(), expected);
+        let held = Others::default().are_done(None, true, start, &options);
+        assert!(held, "whose own it was may make it again at once");
     }
 
     #[tokio::test(start_paused = true)]

@@ -28,6 +28,8 @@ pub mod project;
 pub mod queue;
 pub mod references;
 pub mod store;
+#[cfg(test)]
+mod stub;
 pub mod takeover;
 mod team;
 pub mod telemetry;

@@ -3,7 +3,6 @@
 use std::{
     any::{Any, TypeId},
     collections::HashMap,
-    net::SocketAddr,
     sync::{Arc, PoisonError, RwLock},
     time::Duration,
 };
@@ -54,7 +53,6 @@ pub struct Options {
     pub resync: Duration,
     /// No lease: this process is the only one.
     pub lease: Option<LeaseOptions>,
-    pub admin: Option<SocketAddr>,
     /// How long work under way may go on after a request to stop.
     pub grace: Duration,
     /// Longest wait for one answer of the API server.
@@ -69,7 +67,6 @@ impl Default for Options {
             concurrency: 8,
             resync: Duration::from_secs(600),
             lease: None,
-            admin: None,
             grace: Duration::from_secs(10),
             deadline: client::DEADLINE,
         }
@@ -181,6 +178,7 @@ pub struct Manager {
     watches: Vec<BoxFuture<'static, ()>>,
     /// Starts the workers of one controller; called each time the lease is gained.
     workers: Vec<StartWorkers>,
+    queues: Vec<Arc<Queue>>,
     everybody: Vec<Arc<dyn Fn() + Send + Sync>>,
 }
 
@@ -188,13 +186,20 @@ pub struct Manager {
 pub type Roots<K> = Store<DeserializeGuard<K>>;
 
 impl Manager {
-    pub fn new(client: Client, options: Options, metrics: Metrics, children: Vec<ChildResource>) -> Self {
-        let (elector, fence) = match options.lease.clone() {
-            Some(lease) => {
-                let (elector, fence) = Elector::new(client.clone(), lease, metrics.clone());
-                (Some(elector), fence)
-            }
-            None => (None, Fence::open()),
+    /// `readiness` waits for what is watched; who serves it is not our concern.
+    pub fn new(
+        client: Client,
+        options: Options,
+        metrics: Metrics,
+        readiness: Readiness,
+        children: Vec<ChildResource>,
+    ) -> Self {
+        let (elector, fence) = if let Some(lease) = options.lease.clone() {
+            let (elector, fence) = Elector::new(client.clone(), lease, metrics.clone());
+            (Some(elector), fence)
+        } else {
+            metrics.leads_alone();
+            (None, Fence::open())
         };
         let caller = Caller::new(client.clone(), fence.clone(), options.deadline);
         let wakers = Arc::new(Wakers::default());
@@ -210,9 +215,10 @@ impl Manager {
             namespaces: Arc::default(),
             roots: HashMap::new(),
             apis: Arc::default(),
-            readiness: Readiness::default(),
+            readiness,
             watches: Vec::new(),
             workers: Vec::new(),
+            queues: Vec::new(),
             everybody: Vec::new(),
             client,
             options,
@@ -222,10 +228,6 @@ impl Manager {
             wakers,
             caller,
         }
-    }
-
-    pub fn readiness(&self) -> Readiness {
-        self.readiness.clone()
     }
 
     pub fn metrics(&self) -> Metrics {
@@ -255,6 +257,7 @@ impl Manager {
     pub fn add<C: Controller>(&mut self, controller: C) {
         let queue = Arc::new(Queue::default());
         self.metrics.queue(C::NAME, queue.clone());
+        self.queues.push(queue.clone());
         let store = self.roots::<C::Kind>();
         self.wakers.register::<C>(queue.clone(), store.clone());
         for namespace in self.scopes() {
@@ -267,7 +270,7 @@ impl Manager {
                 config: watcher::Config::default(),
                 keep: trim::<DeserializeGuard<C::Kind>>,
                 store: store.clone(),
-                kind: C::Kind::kind(&()).into_owned(),
+                resource: ApiResource::erase::<C::Kind>(&()),
                 gate: self
                     .readiness
                     .gate(gate_name(&format!("root {}", C::NAME), namespace.as_deref())),
@@ -306,9 +309,11 @@ impl Manager {
             resync: self.options.resync,
             known: std::sync::Mutex::default(),
         });
-        let wake_all = queue.clone();
+        let (wake_all, visited) = (queue.clone(), driver.clone());
         self.everybody.push(Arc::new(move || {
-            store.keys().into_iter().for_each(|key| wake_all.add(key));
+            // Those that are gone as well: what is remembered of them is dropped by a visit.
+            let keys = store.keys().into_iter().chain(visited.visited());
+            keys.for_each(|key| wake_all.add(key));
         }));
         let concurrency = self.options.concurrency.max(1);
         let readiness = self.readiness.clone();
@@ -334,14 +339,6 @@ impl Manager {
         self.watch_pods(&mut background);
         self.watch_references(&mut background);
         self.watch_namespaces(&mut background);
-        if let Some(address) = self.options.admin {
-            let (readiness, metrics) = (self.readiness.clone(), self.metrics.clone());
-            background.spawn(async move {
-                if let Err(error) = admin::serve(address, readiness, metrics).await {
-                    tracing::error!(%address, %error, "cannot serve the admin port");
-                }
-            });
-        }
         let stop_leading = CancellationToken::new();
         // In a set of its own, so that it ends with this future, however that ends.
         let mut electing = JoinSet::new();
@@ -352,6 +349,7 @@ impl Manager {
         let Self {
             fence,
             workers,
+            queues,
             everybody,
             options,
             ..
@@ -359,6 +357,7 @@ impl Manager {
         Team {
             fence,
             workers,
+            queues,
             everybody,
             grace: options.grace,
         }
@@ -398,7 +397,7 @@ impl Manager {
                     config: watcher::Config::default().labels(OURS).page_size(200),
                     keep: Child::new,
                     store: kind.store.clone(),
-                    kind: child.resource.kind.clone(),
+                    resource: child.resource.clone(),
                     gate: readiness.gate(gate_name(&child.resource.kind, namespace.as_deref())),
                     metrics: self.metrics.clone(),
                     namespace,
@@ -424,7 +423,7 @@ impl Manager {
                 config: watcher::Config::default().labels(OURS).page_size(200),
                 keep: PodSummary::new,
                 store: self.pods.clone(),
-                kind: "Pod".to_owned(),
+                resource: ApiResource::erase::<Pod>(&()),
                 gate: self.readiness.gate(gate_name("Pod", namespace.as_deref())),
                 metrics: self.metrics.clone(),
                 namespace,
@@ -512,7 +511,7 @@ impl Manager {
             config: watcher::Config::default(),
             keep: NamespaceFacts::new,
             store: self.namespaces.clone(),
-            kind: NamespaceFacts::KIND.to_owned(),
+            resource: ApiResource::erase::<Namespace>(&()),
             gate: self.readiness.gate(gate_name(NamespaceFacts::KIND, None)),
             metrics: self.metrics.clone(),
             namespace: None,

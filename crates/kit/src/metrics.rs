@@ -110,7 +110,7 @@ impl Default for Metrics {
         );
         registry.register(
             "gantry_leader",
-            "1 while this process holds the lease",
+            "1 while this process acts: it holds the lease, or needs none",
             metrics.leader.clone(),
         );
         registry.register(
@@ -178,6 +178,11 @@ impl Metrics {
                 reason: reason.to_owned(),
             })
             .inc();
+    }
+
+    /// There is no lease, and nobody else.
+    pub fn leads_alone(&self) {
+        self.leader.set(1);
     }
 
     pub fn leader(&self, leads: bool) {

@@ -27,9 +27,27 @@ struct Inner {
     running: HashSet<ObjectKey>,
     delayed: BTreeSet<(Instant, ObjectKey)>,
     due: HashMap<ObjectKey, Instant>,
+    /// Nobody takes anything, and nothing is taken in.
+    rests: bool,
 }
 
 impl Queue {
+    /// Forgets all that was asked for, and takes nothing in until [`Queue::resume`]. For one who does not lead: what piles
+    /// up would be of no use, since a new leader looks at everything.
+    pub fn rest(&self) {
+        let mut inner = self.lock();
+        let running = std::mem::take(&mut inner.running);
+        *inner = Inner {
+            running,
+            rests: true,
+            ..Inner::default()
+        };
+    }
+
+    pub fn resume(&self) {
+        self.lock().rests = false;
+    }
+
     pub fn add(&self, key: ObjectKey) {
         self.lock().want(key);
         self.changed.notify_one();
@@ -40,7 +58,7 @@ impl Queue {
         let due = Instant::now() + delay;
         {
             let mut inner = self.lock();
-            if inner.due.get(&key).is_some_and(|known| *known <= due) {
+            if inner.rests || inner.due.get(&key).is_some_and(|known| *known <= due) {
                 return;
             }
             inner.cancel_delay(&key);
@@ -100,7 +118,7 @@ impl Queue {
 
 impl Inner {
     fn want(&mut self, key: ObjectKey) {
-        if self.wanted.insert(key.clone()) && !self.running.contains(&key) {
+        if !self.rests && self.wanted.insert(key.clone()) && !self.running.contains(&key) {
             self.ready.push_back(key);
         }
     }
@@ -221,6 +239,27 @@ mod tests {
         queue.done(&key("a"));
         let nothing = tokio::time::timeout(Duration::from_secs(120), queue.next()).await;
         assert!(nothing.is_err(), "a visit clears the other wishes");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nothing_piles_up_while_it_rests() {
+        let queue = Queue::default();
+        queue.add(key("a"));
+        queue.add(key("b"));
+        queue.add_after(key("c"), Duration::from_secs(1));
+        assert_eq!(queue.next().await, key("a"));
+        queue.rest();
+        // The visit that was under way is given back.
+        queue.add(key("a"));
+        queue.done(&key("a"));
+        queue.add(key("d"));
+        queue.add_after(key("d"), Duration::from_secs(1));
+        assert_eq!(queue.depth(), 0);
+        queue.resume();
+        let nothing = tokio::time::timeout(Duration::from_secs(60), queue.next()).await;
+        assert!(nothing.is_err(), "{nothing:?}");
+        queue.add(key("a"));
+        assert_eq!(soon(&queue).await, Some(key("a")));
     }
 
     #[tokio::test(start_paused = true)]

@@ -70,6 +70,32 @@ struct Entry {
     version: u64,
 }
 
+impl Entry {
+    /// Takes in what was fetched. The watch may have told of something newer while we were asking; then it is not kept.
+    fn keep(&mut self, version: Option<u64>, resolved: Option<Arc<Resolved>>) {
+        match version {
+            Some(version) if version >= self.version => {
+                self.version = version;
+                self.state = Some(resolved);
+            }
+            None if self.version == 0 => self.state = Some(None),
+            _ => {}
+        }
+    }
+
+    /// Takes in what the watch tells; true when that is news. What is older than what is known is not: the deletion of a
+    /// predecessor may be told after its successor was fetched.
+    fn learn(&mut self, version: u64, exists: bool) -> bool {
+        let is_known = self.state.as_ref().is_some_and(|state| state.is_some() == exists);
+        if version < self.version || (version == self.version && is_known) {
+            return false;
+        }
+        self.version = version;
+        self.state = if exists { None } else { Some(None) };
+        true
+    }
+}
+
 #[derive(Default)]
 struct Index {
     /// Exactly those that somebody depends on.
@@ -173,15 +199,7 @@ impl References {
         let resolved = resolved.map(Arc::new);
         let mut index = self.lock();
         if let Some(entry) = index.entries.get_mut(reference) {
-            // The watch may have told of something newer while we were asking; then this answer is not kept.
-            match version {
-                Some(version) if version >= entry.version => {
-                    entry.version = version;
-                    entry.state = Some(resolved.clone());
-                }
-                None if entry.version == 0 => entry.state = Some(None),
-                _ => {}
-            }
+            entry.keep(version, resolved.clone());
         }
         Ok(resolved)
     }
@@ -239,14 +257,7 @@ impl References {
         let Some(entry) = index.entries.get_mut(reference) else {
             return false;
         };
-        let known = entry.version >= version
-            && entry
-                .state
-                .as_ref()
-                .is_some_and(|state| state.is_some() == exists);
-        if !known {
-            entry.version = entry.version.max(version);
-            entry.state = if exists { None } else { Some(None) };
+        if entry.learn(version, exists) {
             index.wake(&self.wakers, reference);
         }
         true
@@ -314,4 +325,51 @@ fn of_config_map(map: ConfigMap) -> Resolved {
             .map(|(key, value)| (key, digest_bytes(&value.0))),
     );
     Resolved { digests, data }
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    enum Step {
+        Fetched(Option<u64>),
+        There(u64),
+        Gone(u64),
+    }
+    use Step::{Fetched, Gone, There};
+
+    /// What is known in the end: `None` when it must be asked for, else whether it exists.
+    #[rstest]
+    #[case::absent(&[Fetched(None)], Some(false))]
+    #[case::found(&[Fetched(Some(5))], Some(true))]
+    #[case::told_again(&[Fetched(Some(5)), There(5)], Some(true))]
+    #[case::changed(&[Fetched(Some(5)), There(6)], None)]
+    #[case::changed_and_fetched(&[Fetched(Some(5)), There(6), Fetched(Some(6))], Some(true))]
+    #[case::told_late(&[Fetched(Some(6)), There(5)], Some(true))]
+    #[case::fetched_late(&[There(6), Fetched(Some(5))], None)]
+    #[case::made(&[Fetched(None), There(5)], None)]
+    #[case::deleted(&[Fetched(Some(5)), Gone(6)], Some(false))]
+    #[case::deleted_as_it_was(&[Fetched(Some(5)), Gone(5)], Some(false))]
+    #[case::predecessor_deleted(&[Fetched(Some(7)), Gone(6), There(7)], Some(true))]
+    #[case::predecessor_deleted_after_a_change(&[There(7), Gone(6), Fetched(Some(7))], Some(true))]
+    #[case::deleted_and_made_again(&[Gone(6), There(7)], None)]
+    #[case::told_of_before_its_end(&[Gone(6), There(5)], Some(false))]
+    // It may be there by now: the watch tells when it is not.
+    #[case::gone_when_asked(&[There(6), Fetched(None)], None)]
+    fn what_is_newest_counts(#[case] steps: &[Step], #[case] expected: Option<bool>) {
+        let mut entry = Entry::default();
+        for step in steps {
+            let before = entry.state.clone();
+            match step {
+                Fetched(version) => entry.keep(*version, version.map(|_| Arc::default())),
+                There(version) | Gone(version) => {
+                    let is_news = entry.learn(*version, matches!(step, There(_)));
+                    assert!(is_news || entry.state == before, "changed without a word");
+                }
+            }
+        }
+        assert_eq!(entry.state.map(|state| state.is_some()), expected);
+    }
 }

@@ -149,6 +149,14 @@ struct Known<T> {
     is_untold: bool,
 }
 
+/// What a fresh list did not hold.
+pub struct Lacking<T> {
+    /// Forgotten.
+    pub gone: Vec<Arc<T>>,
+    /// Put since the list was asked for, so that it may be newer than the list. Still here.
+    pub doubtful: Vec<Arc<T>>,
+}
+
 /// A moment in the life of a store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Moment(u64);
@@ -273,26 +281,27 @@ impl<T: Cached> Store<T> {
     }
 
     /// After a fresh list of `namespace` (all of them when `None`) that was begun at `since`: forgets what the list did
-    /// not hold. Only what was put since may be newer than the list. Versions do not tell: what was changed last and
-    /// then deleted has a higher one than anything in the list.
-    pub fn retain(&self, namespace: Option<&str>, seen: &HashSet<ObjectKey>, since: Moment) -> Vec<Arc<T>> {
+    /// not hold. Versions do not tell: what was changed last and then deleted has a higher one than anything in the list.
+    pub fn retain(&self, namespace: Option<&str>, seen: &HashSet<ObjectKey>, since: Moment) -> Lacking<T> {
         let mut inner = self.write();
-        let gone: Vec<ObjectKey> = inner
-            .objects
-            .iter()
-            .filter(|(key, known)| {
-                namespace.is_none_or(|namespace| key.namespace == namespace)
-                    && !seen.contains(*key)
-                    && known.put <= since.0
-            })
-            .map(|(key, _)| key.clone())
+        let is_lacking = |key: &ObjectKey| {
+            namespace.is_none_or(|namespace| key.namespace == namespace) && !seen.contains(key)
+        };
+        let lacking = inner.objects.iter().filter(|(key, _)| is_lacking(key));
+        let (gone, doubtful): (Vec<_>, Vec<_>) = lacking.partition(|(_, known)| known.put <= since.0);
+        let doubtful = doubtful
+            .into_iter()
+            .map(|(_, known)| known.object.clone())
             .collect();
-        gone.iter()
+        let gone: Vec<ObjectKey> = gone.into_iter().map(|(key, _)| key.clone()).collect();
+        let gone = gone
+            .iter()
             .filter_map(|key| {
                 inner.unlink_owner(key);
                 inner.objects.remove(key).map(|known| known.object)
             })
-            .collect()
+            .collect();
+        Lacking { gone, doubtful }
     }
 
     fn read(&self) -> std::sync::RwLockReadGuard<'_, Inner<T>> {
@@ -547,14 +556,16 @@ mod tests {
         let begun = store.now();
         store.put(thing("written-since", "4", 60, None));
         let seen = HashSet::from([ObjectKey::new("ns", "kept")]);
-        assert!(store.retain(Some("other"), &HashSet::new(), begun).is_empty());
-        let mut gone: Vec<_> = store
-            .retain(None, &seen, begun)
-            .iter()
-            .map(|gone| gone.0.name.clone())
-            .collect();
-        gone.sort();
-        assert_eq!(gone, [Some("ghost".to_owned()), Some("old".to_owned())]);
+        let elsewhere = store.retain(Some("other"), &HashSet::new(), begun);
+        assert!(elsewhere.gone.is_empty() && elsewhere.doubtful.is_empty());
+        let lacking = store.retain(None, &seen, begun);
+        let names = |things: &[Arc<Thing>]| {
+            let mut names: Vec<_> = things.iter().filter_map(|thing| thing.0.name.clone()).collect();
+            names.sort();
+            names
+        };
+        assert_eq!(names(&lacking.gone), ["ghost", "old"]);
+        assert_eq!(names(&lacking.doubtful), ["written-since"]);
         assert!(store.owned_by("o1").is_empty());
         assert_eq!(store.len(), 2);
     }

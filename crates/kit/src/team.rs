@@ -14,6 +14,7 @@ pub(crate) type StartWorkers = Box<dyn Fn(&mut JoinSet<()>, &CancellationToken) 
 pub(crate) struct Team {
     pub fence: Fence,
     pub workers: Vec<StartWorkers>,
+    pub queues: Vec<Arc<Queue>>,
     pub everybody: Vec<Arc<dyn Fn() + Send + Sync>>,
     pub grace: Duration,
 }
@@ -22,11 +23,14 @@ impl Team {
     pub async fn lead_until(&self, shutdown: impl Future<Output = ()> + Send) {
         let mut shutdown = std::pin::pin!(shutdown);
         loop {
+            self.queues.iter().for_each(|queue| queue.rest());
             tokio::select! {
                 () = &mut shutdown => return,
                 () = self.fence.gained() => {}
             }
-            // What changed while another led is in the queues; what it was doing when it died need not be.
+            // What changes from here on is queued; what changed while another led, or what it was doing when it died, is
+            // found by looking at everything.
+            self.queues.iter().for_each(|queue| queue.resume());
             for wake_all in &self.everybody {
                 wake_all();
             }

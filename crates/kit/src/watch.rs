@@ -6,6 +6,8 @@ use backon::ExponentialBuilder;
 use futures::StreamExt;
 use kube::{
     Api, Resource,
+    api::ListParams,
+    core::{ApiResource, DynamicObject},
     runtime::{
         WatchStreamExt,
         utils::{Backoff, ResetTimerBackoff},
@@ -16,7 +18,9 @@ use serde::de::DeserializeOwned;
 
 use crate::{
     admin::Gate,
+    client::{self, Caller},
     error,
+    leader::Fence,
     metrics::Metrics,
     store::{Cached, Identity, Moment, ObjectKey, Store},
 };
@@ -41,7 +45,7 @@ pub struct Watch<K, T> {
     /// Trims an object to what is kept.
     pub keep: fn(K) -> T,
     pub store: Arc<Store<T>>,
-    pub kind: String,
+    pub resource: ApiResource,
     pub gate: Gate,
     pub metrics: Metrics,
 }
@@ -68,12 +72,12 @@ where
                     self.take(object, &changed);
                 }
                 Ok(watcher::Event::InitDone) => {
-                    for gone in self.store.retain(self.namespace.as_deref(), &seen, begun) {
-                        changed(&gone);
-                    }
+                    let lacking = self.store.retain(self.namespace.as_deref(), &seen, begun);
+                    lacking.gone.iter().for_each(&changed);
                     // A list of ten thousand is not needed again until the next one.
                     seen = HashSet::new();
                     self.gate.open();
+                    self.doubt(&lacking.doubtful, &changed).await;
                 }
                 Ok(watcher::Event::Apply(object)) => self.take(object, &changed),
                 Ok(watcher::Event::Delete(object)) => {
@@ -83,10 +87,53 @@ where
                 }
                 Err(fault) => {
                     let reason = reason(&fault);
-                    self.metrics.watch_failed(&self.kind, reason);
-                    self.gate.wait_for(format!("{} ({reason})", self.kind));
-                    tracing::warn!(kind = %self.kind, reason, error = %fault, "watch failed; retrying");
+                    self.metrics.watch_failed(&self.resource.kind, reason);
+                    self.gate.wait_for(format!("{} ({reason})", self.resource.kind));
+                    tracing::warn!(kind = %self.resource.kind, reason, error = %fault, "watch failed; retrying");
                 }
+            }
+        }
+    }
+
+    /// What the list lacks, and what a write of ours put in while it was under way, was made after the list or deleted
+    /// before it. Of the latter no event will tell, so it is asked for.
+    async fn doubt(&self, doubtful: &[Arc<T>], changed: &(impl Fn(&Arc<T>) + Send)) {
+        for object in doubtful {
+            match self.is_there(object.identity()).await {
+                Ok(true) => {}
+                Ok(false) => {
+                    if let Some(gone) = self.store.remove(object.identity()) {
+                        changed(&gone);
+                    }
+                }
+                Err(fault) => {
+                    let object = object.identity().key();
+                    tracing::warn!(kind = %self.resource.kind, %object, error = fault.report(), "cannot see whether it is there");
+                }
+            }
+        }
+    }
+
+    async fn is_there(&self, object: Identity<'_>) -> error::Result<bool> {
+        let client = self.api.clone().into_client();
+        let api = Api::<DynamicObject>::namespaced_with(client.clone(), object.namespace, &self.resource);
+        let mut params = ListParams::default().fields(&format!("metadata.name={}", object.name));
+        params.label_selector.clone_from(&self.config.label_selector);
+        // No lease is needed to read.
+        let caller = Caller::new(client, Fence::open(), client::DEADLINE);
+        let mut delays = retries().take(4);
+        loop {
+            let action = format!("look for {} {}", self.resource.kind, object.key());
+            match (
+                caller.read(action, api.list_metadata(&params)).await,
+                delays.next(),
+            ) {
+                (Ok(found), _) => {
+                    let mut uids = found.items.iter().map(|item| item.metadata.uid.as_deref());
+                    return Ok(uids.any(|uid| uid == Some(object.uid)));
+                }
+                (Err(_), Some(delay)) => tokio::time::sleep(delay).await,
+                (Err(fault), None) => return Err(fault),
             }
         }
     }
@@ -113,5 +160,84 @@ fn reason(fault: &watcher::Error) -> &'static str {
         Some(410) => "Expired",
         Some(_) => "ApiError",
         None => "Unreachable",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use k8s_openapi::api::core::v1::ConfigMap;
+    use rstest::rstest;
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::{
+        admin::Readiness,
+        stub::{self, Answer},
+    };
+
+    impl Cached for ConfigMap {
+        fn identity(&self) -> Identity<'_> {
+            Identity::of(self.meta())
+        }
+    }
+
+    fn written(uid: &str) -> Value {
+        json!({"metadata": {"name": "a", "namespace": "ns", "uid": uid, "resourceVersion": "60"}})
+    }
+
+    /// A write of ours is answered while the list is on its way, and the list does not hold what was written.
+    #[rstest]
+    #[case::made_after_the_list(&["1"], 0, true)]
+    #[case::deleted_before_the_list(&[], 0, false)]
+    #[case::deleted_and_made_by_another(&["2"], 0, false)]
+    #[case::not_told_at_once(&[], 3, false)]
+    #[case::never_told(&[], 99, true)]
+    #[tokio::test(start_paused = true)]
+    async fn what_was_written_during_a_list_stays_only_while_it_is_there(
+        #[case] there: &'static [&'static str],
+        #[case] failures: usize,
+        #[case] expected: bool,
+    ) {
+        let store: Arc<Store<ConfigMap>> = Arc::default();
+        let (asked, shared) = (Arc::new(AtomicUsize::new(0)), store.clone());
+        let client = stub::client(move |_, path| {
+            if path.contains("watch=true") {
+                return Answer::Watch(Vec::new());
+            }
+            let mut items = Vec::new();
+            if path.contains("fieldSelector=metadata.name%3Da") {
+                if asked.fetch_add(1, Ordering::Relaxed) < failures {
+                    return Answer::refusal(500);
+                }
+                items.extend(there.iter().map(|uid| written(uid)));
+            } else {
+                shared.put(serde_json::from_value::<ConfigMap>(written("1")).unwrap());
+            }
+            let list = json!({
+                "apiVersion": "v1", "kind": "List", "metadata": {"resourceVersion": "100"}, "items": items,
+            });
+            Answer::Says(200, list)
+        });
+        let readiness = Readiness::default();
+        let watch = Watch {
+            api: Api::<ConfigMap>::all(client),
+            namespace: None,
+            config: watcher::Config::default(),
+            keep: |map| map,
+            store: store.clone(),
+            resource: ApiResource::erase::<ConfigMap>(&()),
+            gate: readiness.gate("a"),
+            metrics: Metrics::default(),
+        };
+        let told = AtomicUsize::new(0);
+        let run = watch.run(|_| {
+            told.fetch_add(1, Ordering::Relaxed);
+        });
+        let ended = tokio::time::timeout(Duration::from_secs(60), run).await;
+        assert!(ended.is_err() && readiness.waiting().is_empty());
+        assert_eq!(store.get(&ObjectKey::new("ns", "a")).is_some(), expected);
+        assert_eq!(told.into_inner(), usize::from(!expected), "its owner is woken");
     }
 }

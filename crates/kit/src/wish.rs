@@ -173,6 +173,20 @@ impl Wished {
         matches!(self.resource.kind.as_str(), "Deployment" | "StatefulSet")
     }
 
+    /// Nothing in a wish builds on it: pods run and are reached without it. So when it is refused, the rest goes on.
+    pub(crate) fn is_beside(&self) -> bool {
+        matches!(
+            self.resource.kind.as_str(),
+            "HorizontalPodAutoscaler"
+                | "PodDisruptionBudget"
+                | "HTTPRoute"
+                | "Ingress"
+                | "ServiceMonitor"
+                | "PodMonitor"
+                | "PrometheusRule"
+        )
+    }
+
     /// The wish as it is sent to an object that exists: replicas are written when the root's wish for them changes, and
     /// otherwise stay as they are. So an autoscaler, or a person with `kubectl scale`, is never fought.
     pub(crate) fn beside(&self, live: &Value) -> Value {
@@ -183,10 +197,12 @@ impl Wished {
         body
     }
 
-    /// A body as it is sent to an object that was read. Where it repeats a number of replicas from there, it is for
-    /// exactly that version: what we read may be old, and the autoscaler's newer number must not be undone.
+    /// A body as it is sent to an object that was read: to that one, and never to a namesake that took its place, which
+    /// may be somebody's. Where it repeats a number of replicas from there, it is for exactly that version: what we read
+    /// may be old, and the autoscaler's newer number must not be undone.
     pub(crate) fn sent(&self, body: &Value, live: &Value) -> Value {
         let mut body = body.clone();
+        body["metadata"]["uid"] = live["metadata"]["uid"].clone();
         if self.leaves_replicas(live) {
             body["metadata"]["resourceVersion"] = live["metadata"]["resourceVersion"].clone();
         }
@@ -352,10 +368,12 @@ mod tests {
             wish.seal(&owner()).remove(0)
         };
         let live = json!({
-            "metadata": {"resourceVersion": "41", "annotations": {crate::REPLICAS: "2"}}, "spec": {"replicas": 2},
+            "metadata": {"uid": "u", "resourceVersion": "41", "annotations": {crate::REPLICAS: "2"}},
+            "spec": {"replicas": 2},
         });
         let sent = |wished: Wished| {
             let sent = wished.sent(&wished.beside(&live), &live);
+            assert_eq!(sent["metadata"]["uid"], "u", "never to a namesake");
             sent["metadata"]["resourceVersion"].clone()
         };
         let deployment = ApiResource::erase::<Deployment>(&());
