@@ -12,7 +12,7 @@ pub mod workload;
 
 use std::sync::Arc;
 
-use gantry_kit::{Manager, Options, manager::ChildResource, metrics::Metrics};
+use gantry_kit::{Manager, Options, admin::Readiness, manager::ChildResource, metrics::Metrics};
 use k8s_openapi::api::{
     apps::v1::{Deployment, StatefulSet},
     core::v1::{ConfigMap, PersistentVolumeClaim, Service, ServiceAccount},
@@ -23,10 +23,18 @@ use kube::Client;
 
 pub use settings::Settings;
 
-/// A manager with every controller in it, ready to run.
-pub async fn manager(client: Client, options: Options, metrics: Metrics, settings: Settings) -> Manager {
+/// A manager with every controller in it, ready to run. Waits until the API server has said what it offers.
+pub async fn manager(
+    client: Client,
+    options: Options,
+    metrics: Metrics,
+    readiness: Readiness,
+    settings: Settings,
+) -> Manager {
+    let known = readiness.gate("versions of built-in kinds");
     let autoscaler = workload::autoscaler::resource(&client).await;
     let budget = penin::cluster::Kinds::budget(&client).await;
+    known.open();
     let mut children = vec![
         ChildResource::of::<Deployment>(),
         ChildResource::of::<Service>(),
@@ -54,7 +62,7 @@ pub async fn manager(client: Client, options: Options, metrics: Metrics, setting
             .map(ChildResource::optional),
     );
     let sees_namespaces = options.namespaces.is_empty();
-    let mut manager = Manager::new(client.clone(), options, metrics, children);
+    let mut manager = Manager::new(client.clone(), options, metrics, readiness, children);
     let agents = kaos::agent::Agents {
         settings: settings.clone(),
         autoscaler: autoscaler.clone(),

@@ -44,7 +44,7 @@ pub fn verdict(deployment: &Deployment, pods: &[Arc<PodSummary>]) -> (Verdict, P
     if observed {
         // Until the first pod of this spec is there, all that are in trouble are of one before.
         if updated > 0
-            && let Some((reason, message)) = trouble(pods)
+            && let Some((reason, message)) = trouble_of(deployment, pods)
         {
             return (Verdict::no(reason, message), Progress::Stuck);
         }
@@ -83,13 +83,42 @@ pub fn verdict(deployment: &Deployment, pods: &[Arc<PodSummary>]) -> (Verdict, P
     (Verdict::no(reasons::ROLLING_OUT, message), Progress::Working)
 }
 
-/// The cause that a person would look for, from the newest pod that has one. Of a Deployment only the newest ReplicaSet
-/// counts: what is wrong with the pods of before is what a correction replaces, and must not be told of the correction.
+/// The cause that a person would look for, from the newest pod that has one. Of pods that ReplicaSets made only the newest
+/// set counts: what is wrong with the pods of before is what a correction replaces, and must not be told of the correction.
 pub fn trouble(pods: &[Arc<PodSummary>]) -> Option<(&'static str, String)> {
-    let mut staying = pods.iter().filter(|pod| !pod.is_being_deleted()).peekable();
-    let newest = staying.peek().map(|pod| pod.template_hash.clone());
-    staying
-        .filter(|pod| !pod.ready && newest.as_ref() == Some(&pod.template_hash))
+    let staying = || pods.iter().filter(|pod| !pod.is_being_deleted());
+    // Times of creation are whole seconds: two sets may be the newest.
+    let last = staying().map(|pod| pod.created()).max()?;
+    let newest: Vec<&str> = staying()
+        .filter(|pod| pod.created() == last)
+        .map(|pod| pod.template_hash.as_str())
+        .collect();
+    trouble_in(pods, &newest)
+}
+
+/// The same for a Deployment, which mostly names its newest ReplicaSet. A pod of an older one may be younger than all of
+/// the newest: one that was evicted while the rollout is stuck.
+fn trouble_of(deployment: &Deployment, pods: &[Arc<PodSummary>]) -> Option<(&'static str, String)> {
+    match rolled_out(deployment) {
+        Some(hash) => trouble_in(pods, &[hash]),
+        None => trouble(pods),
+    }
+}
+
+/// The template hash in the name of the ReplicaSet that the Deployment tells of. It tells of none without a deadline.
+fn rolled_out(deployment: &Deployment) -> Option<&str> {
+    let conditions = deployment.status.as_ref()?.conditions.as_ref()?;
+    let progressing = conditions
+        .iter()
+        .find(|condition| condition.type_.as_deref() == Some("Progressing"))?;
+    let name = progressing.message.as_deref()?.split('"').nth(1)?;
+    let own = deployment.metadata.name.as_deref()?;
+    name.strip_prefix(own)?.strip_prefix('-')
+}
+
+fn trouble_in(pods: &[Arc<PodSummary>], hashes: &[&str]) -> Option<(&'static str, String)> {
+    pods.iter()
+        .filter(|pod| !pod.is_being_deleted() && !pod.ready && hashes.contains(&pod.template_hash.as_str()))
         .find_map(|pod| {
             if let Some(why) = &pod.unschedulable {
                 return Some((
@@ -239,7 +268,7 @@ mod tests {
 
     fn deployment(updated: i32) -> Deployment {
         serde_json::from_value(json!({
-            "metadata": {"generation": 3},
+            "metadata": {"name": "d", "generation": 3},
             "spec": {"replicas": 1, "selector": {}, "template": {}},
             "status": {"observedGeneration": 3, "replicas": 1, "updatedReplicas": updated},
         }))
@@ -253,8 +282,12 @@ mod tests {
             .as_object_mut()
             .unwrap()
             .extend(container.as_object().unwrap().clone());
+        let second = i32::from(hash == "new");
         let pod = json!({
-            "metadata": {"name": format!("p-{hash}"), "labels": {"pod-template-hash": hash}},
+            "metadata": {
+                "name": format!("p-{hash}"), "labels": {"pod-template-hash": hash},
+                "creationTimestamp": format!("2026-01-01T00:00:0{second}Z"),
+            },
             "status": {list: [status]},
         });
         Arc::new(PodSummary::new(serde_json::from_value(pod).unwrap()))
@@ -286,6 +319,30 @@ mod tests {
         let (ready, progress) = verdict(&deployment(updated), &pods);
         assert_eq!(ready.reason, reason, "{}", ready.message);
         assert_eq!(progress == Progress::Working, reason == "RollingOut");
+    }
+
+    #[test]
+    fn pods_of_the_same_second_are_all_judged() {
+        let pods = [starting("old"), no_image("too")];
+        assert_eq!(verdict(&deployment(1), &pods).0.reason, "ImagePullFailed");
+    }
+
+    #[rstest]
+    #[case::is_progressing(r#"ReplicaSet "d-old" is progressing."#, "ImagePullFailed")]
+    #[case::was_made(r#"Created new replica set "d-old""#, "ImagePullFailed")]
+    #[case::another(r#"ReplicaSet "d-other" is progressing."#, "RollingOut")]
+    #[case::of_somebody_else(r#"ReplicaSet "e-old" is progressing."#, "RollingOut")]
+    #[case::in_other_words("all goes well", "RollingOut")]
+    fn the_set_that_the_deployment_names_is_judged(#[case] message: &str, #[case] reason: &str) {
+        let mut deployment = deployment(1);
+        deployment.status.as_mut().unwrap().conditions = serde_json::from_value(json!([
+            {"type": "Available", "status": "True", "message": "ReplicaSet \"d-new\""},
+            {"type": "Progressing", "status": "True", "message": message},
+        ]))
+        .unwrap();
+        // The younger one is of the set before: it took the place of one that was evicted.
+        let pods = [starting("new"), no_image("old")];
+        assert_eq!(verdict(&deployment, &pods).0.reason, reason);
     }
 
     #[rstest]

@@ -146,6 +146,43 @@ fn what_is_built(#[case] spec: &str) {
 }
 
 #[rstest]
+#[case::python("", None, &[("PIP_INDEX_URL", "http://ours:3141/simple"), ("PIP_TRUSTED_HOST", "ours")])]
+#[case::python_with_its_own("", Some("https://other/simple"), &[("PIP_INDEX_URL", "https://other/simple")])]
+// The operator's index knows Python packages.
+#[case::node("node-runtime", None, &[])]
+#[case::node_with_its_own("node-runtime", Some("https://npm"), &[("NPM_CONFIG_REGISTRY", "https://npm")])]
+fn packages_come_from_an_index_of_their_language(
+    #[case] language: &str,
+    #[case] own: Option<&str>,
+    #[case] expected: &[(&str, &str)],
+) {
+    let mut spec = json!({"config": {"mcp": "pkg"}});
+    if !language.is_empty() {
+        spec["type"] = json!(language);
+    }
+    if let Some(own) = own {
+        spec["config"]["indexUrl"] = json!(own);
+    }
+    let settings = Settings {
+        package_index: "http://ours:3141/simple".to_owned(),
+        ..Settings::default()
+    };
+    let pod = validate::pod(&server(&spec.to_string()), &settings, &Registry::parse(None)).expect("a pod");
+    let env = pod["initContainers"][0]["env"].as_array().cloned();
+    let all = ["MCP_PACKAGE", "HOME"];
+    let named = env.unwrap_or_default().into_iter();
+    let named: Vec<Value> = named
+        .filter(|entry| all.iter().all(|name| entry["name"] != *name))
+        .collect();
+    let expected = expected
+        .iter()
+        .map(|(name, value)| json!({"name": name, "value": value}));
+    assert_eq!(named, expected.collect::<Vec<_>>());
+    let runs_modules = pod["containers"][0]["command"].to_string().contains("python -m");
+    assert_eq!(runs_modules, language.is_empty());
+}
+
+#[rstest]
 #[case::nothing("{}", "InvalidSpec", "exactly one source")]
 #[case::unknown_runtime("{runtime: nope}", "RuntimeNotFound", "kaos-mcp-runtimes")]
 #[case::required_env("{runtime: slack}", "InvalidSpec", "SLACK_BOT_TOKEN and SLACK_TEAM_ID")]

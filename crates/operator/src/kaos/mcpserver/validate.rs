@@ -2,7 +2,9 @@
 
 use gantry_crds::{
     conditions::reasons,
-    kaos::{CUSTOM_RUNTIME, MCPServer, MCPServerSpec, McpServerType, McpTransport, ToolSource},
+    kaos::{
+        CUSTOM_RUNTIME, MCPServer, MCPServerSpec, McpServerConfig, McpServerType, McpTransport, ToolSource,
+    },
 };
 use kube::ResourceExt;
 use serde_json::{Value, json};
@@ -254,15 +256,7 @@ fn install(
     if stdio {
         env.push(json!({"name": "MCP_BRIDGE", "value": settings.bridge_package}));
     }
-    let own_index = config.index_url.as_deref().filter(|url| !url.is_empty());
-    let url = own_index.unwrap_or(settings.package_index.as_str());
-    if !url.is_empty() {
-        env.push(json!({"name": "PIP_INDEX_URL", "value": url}));
-        env.push(json!({"name": "NPM_CONFIG_REGISTRY", "value": url}));
-        if let Some(host) = host_of(url) {
-            env.push(json!({"name": "PIP_TRUSTED_HOST", "value": host}));
-        }
-    }
+    env.extend(index(&config, settings, language));
     let init = json!({
         "name": INSTALLER,
         "image": image,
@@ -281,11 +275,13 @@ fn install(
             "exec env PYTHONPATH={BRIDGE} {BRIDGE}/bin/mcp-proxy --host 0.0.0.0 --port {PORT} --stateless \
              --pass-environment -- env PYTHONPATH={PACKAGES} \"$0\" \"$@\""
         )
-    } else {
+    } else if language == McpServerType::Python {
         // Some packages install no command and run as a module.
         "if command -v \"$0\" >/dev/null; then exec \"$0\" \"$@\"; \
          else exec python -m \"$(echo \"$0\" | tr - _)\" \"$@\"; fi"
             .to_owned()
+    } else {
+        "exec \"$0\" \"$@\"".to_owned()
     };
     let mut args = vec![command];
     args.extend(config.args.unwrap_or_default());
@@ -305,6 +301,23 @@ fn install(
             ("volumeMounts", mount),
         ],
     })
+}
+
+/// Where the installer of this language finds packages. The operator's own index is one of Python packages.
+fn index(config: &McpServerConfig, settings: &Settings, language: McpServerType) -> Vec<Value> {
+    let own = config.index_url.as_deref().filter(|url| !url.is_empty());
+    match language {
+        McpServerType::Node => own
+            .map(|url| json!({"name": "NPM_CONFIG_REGISTRY", "value": url}))
+            .into_iter()
+            .collect(),
+        McpServerType::Python => {
+            let url = own.unwrap_or(settings.package_index.as_str());
+            let named = (!url.is_empty()).then(|| json!({"name": "PIP_INDEX_URL", "value": url}));
+            let trusted = host_of(url).map(|host| json!({"name": "PIP_TRUSTED_HOST", "value": host}));
+            named.into_iter().chain(trusted).collect()
+        }
+    }
 }
 
 /// Installs what follows into the folder that follows; gives up on an index that does not answer.

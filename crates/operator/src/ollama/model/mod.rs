@@ -3,6 +3,7 @@
 mod api;
 mod build;
 mod finalize;
+mod heard;
 pub mod monitoring;
 mod name;
 mod network;
@@ -109,6 +110,7 @@ pub struct Models {
     pulls: pull::Pulls,
     erasures: Probes<()>,
     refused: finalize::Refused,
+    heard: heard::Heard,
 }
 
 impl Models {
@@ -121,6 +123,7 @@ impl Models {
             pulls: pull::Pulls::default(),
             erasures: Probes::new(Duration::from_secs(600)),
             refused: finalize::Refused::default(),
+            heard: heard::Heard::default(),
         }
     }
 }
@@ -150,8 +153,10 @@ impl Controller for Models {
     async fn reconcile(&self, model: &Model, context: &Context) -> Result<Outcome<ModelStatus>> {
         let before = model.status.as_ref();
         let told = before.and_then(|status| status.observed_generation);
-        // A new Model is the youngest and changes nothing for the others.
-        if told.is_some() && told != model.meta().generation {
+        // A new Model is the youngest and changes nothing for the others. After a restart, what one said before is not
+        // known.
+        let has_changed = || told.is_some() && told != model.meta().generation;
+        if self.heard.is_news(model).unwrap_or_else(has_changed) {
             finalize::wake_others(self, model, context);
         }
         let mut observed = observe::observe(self, model, context).await?;
@@ -202,6 +207,7 @@ impl Controller for Models {
     fn forget(&self, key: &ObjectKey) {
         self.pulls.forget(key);
         self.erasures.forget(key);
+        self.heard.forget(key);
     }
 }
 
