@@ -4,6 +4,7 @@
 pub mod access;
 pub mod cluster;
 pub mod crd_diff;
+pub mod crd_digest;
 pub mod crd_policy;
 pub mod crd_use;
 pub mod fields;

@@ -195,6 +195,29 @@ fn filled_in_under_a_combination(#[case] combination: Value, #[case] kind: Kind)
 }
 
 /// A custom resource is an object; a version that gets a schema only loses what that does not keep.
+/// Where everything is kept a null is kept too, until its field is named.
+#[rstest]
+#[case::counted(json!({"minProperties": 1}), json!({}), &[(Kind::NullRejected, ".spec.a")])]
+#[case::required(json!({"required": ["a"]}), json!({}), &[(Kind::NullRejected, ".spec.a")])]
+#[case::may_be_null(json!({"minProperties": 1}), json!({"nullable": true}), &[])]
+#[case::nobody_minds(json!({}), json!({}), &[])]
+fn a_null_that_was_kept(#[case] more: Value, #[case] field: Value, #[case] found: &[(Kind, &str)]) {
+    let side = |properties: Value| {
+        let mut spec = object(properties);
+        spec["x-kubernetes-preserve-unknown-fields"] = true.into();
+        for (name, value) in more.as_object().unwrap() {
+            spec[name] = value.clone();
+        }
+        crd(&spec)
+    };
+    let mut free = field;
+    free["x-kubernetes-preserve-unknown-fields"] = true.into();
+    assert_eq!(
+        findings(&forward(&side(json!({})), &side(json!({"a": free})), None)),
+        found
+    );
+}
+
 #[test]
 fn a_first_schema() {
     let versions = |schema: Value| {

@@ -3,6 +3,8 @@
 // Helpers of tests, where a panic is a failed test.
 #![allow(clippy::unwrap_used)]
 
+use std::collections::BTreeSet;
+
 use gantry_fleet_domain::crd_diff::{
     Crd, Harm, Impact, Kind, Options, Prover, Report, Verdict, Waiver, compare, render,
 };
@@ -253,7 +255,7 @@ fn objects_tell_a_break_that_hurts_from_one_that_does_not() {
     assert_eq!(ratcheted.objects[0].harm, Harm::RejectedWhenChanged);
 
     let mut report = forward(&[crd(|_| {})], std::slice::from_ref(&new));
-    report.prove(vec![proof]);
+    report.prove(vec![proof], &BTreeSet::new());
     let hurt = |kind: Kind| {
         report
             .findings
@@ -397,7 +399,7 @@ fn objects_tell_what_a_new_rule_hurts() {
         }
         let mut report = forward(std::slice::from_ref(&old), std::slice::from_ref(&new));
         let proof = prover.finish();
-        report.prove(vec![proof.clone()]);
+        report.prove(vec![proof.clone()], &BTreeSet::new());
         (proof, report)
     };
 
@@ -423,4 +425,70 @@ fn objects_tell_what_a_new_rule_hurts() {
     );
     assert_eq!(report.findings[0].hurt, None);
     assert_eq!(report.verdict_by_harm(), Verdict::Breaking);
+}
+
+/// No harm is claimed only where all was looked at, and harm from anywhere counts.
+#[test]
+fn objects_of_several_places() {
+    let limited = |limit: Value| {
+        crd(|d| {
+            let spec = &mut d["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"];
+            spec["properties"]["a"] = limit;
+        })
+    };
+    let old = limited(json!({"type": "integer", "maximum": 100}));
+    let new = limited(json!({"type": "integer", "maximum": 100, "minimum": 3}));
+    let prove = |new: &Crd, place: &str, all: &[i64]| {
+        let mut prover = Prover::new(place, Some(&old), new, "v1", None).unwrap();
+        for a in all {
+            prover.put(&json!({"apiVersion": "example.com/v1", "kind": "Thing", "metadata": {"name": "x"}, "spec": {"a": a}}));
+        }
+        prover.finish()
+    };
+    let proven = |proofs, unseen: &[&str]| {
+        let mut report = forward(std::slice::from_ref(&old), std::slice::from_ref(&new));
+        report.prove(proofs, &unseen.iter().map(ToString::to_string).collect());
+        let hurt = report.findings[0].hurt.map(|hurt| (hurt.objects, hurt.checked));
+        (hurt, report.verdict_by_harm())
+    };
+    let (bad, good) = (|| prove(&new, "far", &[1, 5]), || prove(&new, "near", &[4]));
+    assert_eq!(
+        proven(vec![bad(), good()], &[]),
+        (Some((1, 3)), Verdict::Breaking)
+    );
+    assert_eq!(proven(vec![good()], &[]), (Some((0, 1)), Verdict::Safe));
+    assert_eq!(
+        proven(vec![good()], &["things.example.com"]),
+        (None, Verdict::Breaking)
+    );
+    assert_eq!(
+        proven(vec![bad()], &["things.example.com"]),
+        (Some((1, 2)), Verdict::Breaking)
+    );
+    assert_eq!(
+        proven(vec![good()], &["others.example.com"]),
+        (Some((0, 1)), Verdict::Safe)
+    );
+    // What the old schema refused already is not refused by the new one.
+    let proof = prove(&new, "here", &[101, 4]);
+    assert_eq!((proof.rejected, proof.checked), (0, 2));
+}
+
+/// A pattern that is not understood is not known to refuse nobody.
+#[test]
+fn objects_under_a_pattern_that_is_not_understood() {
+    let named = |pattern: Value| {
+        crd(|d| {
+            let spec = &mut d["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"];
+            spec["properties"]["name"] = pattern;
+        })
+    };
+    let old = named(json!({"type": "string"}));
+    let new = named(json!({"type": "string", "pattern": format!("^(?:{}){{1000}}$", "a{1000}")}));
+    let mut prover = Prover::new("here", Some(&old), &new, "v1", None).unwrap();
+    prover.put(&json!({"apiVersion": "example.com/v1", "kind": "Thing", "metadata": {"name": "x"}, "spec": {"name": "b"}}));
+    let mut report = forward(std::slice::from_ref(&old), std::slice::from_ref(&new));
+    report.prove(vec![prover.finish()], &BTreeSet::new());
+    assert_eq!(report.findings[0].hurt, None);
+    assert_ne!(report.verdict_by_harm(), Verdict::Safe);
 }

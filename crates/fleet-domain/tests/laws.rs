@@ -404,13 +404,16 @@ fn anything() -> impl Strategy<Value = Value> {
 fn rule() -> impl Strategy<Value = String> {
     let value = || prop::sample::select(vec!["x", "y", "z"]);
     let atom =
-        (prop::sample::select(&NAMES[..3]), value(), 0..9_u8).prop_map(|(name, value, how)| match how {
+        (prop::sample::select(&NAMES[..3]), value(), 0..12_u8).prop_map(|(name, value, how)| match how {
             0 | 1 => format!("has(self.{name})"),
             2 => format!("!has(self.{name})"),
             3 => format!("self.{name} == '{value}'"),
             4 => format!("self.{name} != '{value}'"),
             5 => format!("self.{name} in ['x', '{value}']"),
             6 => format!("self.?{name}.orValue('y') == '{value}'"),
+            9 => format!("self.{name}.size() > 0"),
+            10 => format!("self.{name}.matches('^[w{value}]$')"),
+            11 => format!("'{value}' == self.{name}"),
             7 => format!("(!has(self.l) || self.l.all(e, e != '{value}'))"),
             _ => format!("(has(self.l) && self.l.filter(e, e == '{value}').size() <= 1)"),
         });
@@ -458,7 +461,7 @@ fn ruled() -> impl Strategy<Value = Value> {
 /// Two schemas that differ in a field, a default or some of their rules.
 fn ruled_pair() -> impl Strategy<Value = (Value, Value)> {
     let name = prop::sample::select(&NAMES[..3]);
-    (ruled(), ruled(), rule(), name, 0..6_u8).prop_map(|(mut old, other, rule, name, how)| {
+    (ruled(), ruled(), rule(), name, 0..9_u8).prop_map(|(mut old, other, rule, name, how)| {
         let mut new = old.clone();
         let rules = "x-kubernetes-validations";
         match how {
@@ -480,6 +483,15 @@ fn ruled_pair() -> impl Strategy<Value = (Value, Value)> {
                 let written = old[rules].to_string();
                 if written.contains(&format!(".{name}")) || written.contains(&format!(".?{name}")) {
                     old[rules] = json!([]);
+                }
+            }
+            // In other words, or in words that say more.
+            5..8 => {
+                new[rules] = json!([]);
+                match how {
+                    5 => new["properties"][name] = other["properties"][name].clone(),
+                    6 => new["required"] = other["required"].clone(),
+                    _ => new["properties"][name]["pattern"] = "^[wxy]$".into(),
                 }
             }
             _ => new[rules].as_array_mut().unwrap().push(json!({"rule": rule})),

@@ -90,6 +90,26 @@ fn files() -> tempfile::TempDir {
         "object.yaml",
         "{apiVersion: example.com/v1, kind: Thing, metadata: {name: a, namespace: b}, spec: {size: 1}}",
     );
+    write(
+        "hurt.yaml",
+        "{apiVersion: example.com/v1, kind: Thing, metadata: {name: c, namespace: b}, spec: {colour: red}}",
+    );
+    // As this project's own chart does it: a template reads them from a folder of its own.
+    for (name, properties) in [("old", OLD), ("narrower", NARROWER)] {
+        let chart = format!("{name}-reading");
+        write(
+            &format!("{chart}/Chart.yaml"),
+            "{apiVersion: v2, name: x, version: 1.0.0}",
+        );
+        write(
+            &format!("{chart}/files/crds/things.yaml"),
+            &definition(properties),
+        );
+        write(
+            &format!("{chart}/templates/crds.yaml"),
+            "{{ range $path, $_ := .Files.Glob \"files/crds/*\" }}{{ $.Files.Get $path }}{{ end }}",
+        );
+    }
     let packed = Command::new("tar")
         .args(["-czf", "narrower.tgz", "narrower-chart"])
         .current_dir(folder.path())
@@ -111,6 +131,9 @@ fn files() -> tempfile::TempDir {
 #[case::both_ways_speak_of_the_upgrade(&["old.yaml", "wider.yaml", "--direction=both"], 0)]
 #[case::told_only(&["old.yaml", "narrower.yaml", "--fail-on=never"], 0)]
 #[case::hurts_nobody(&["old.yaml", "narrower.yaml", "--fail-on=harm", "--objects=object.yaml"], 0)]
+#[case::hurts_one(&["old.yaml", "narrower.yaml", "--fail-on=harm", "--objects=hurt.yaml"], 1)]
+#[case::hurts_one_there(&["old.yaml", "narrower.yaml", "--fail-on=harm", "--objects=hurt.yaml", "--objects=object.yaml"], 1)]
+#[case::a_chart_that_reads_them(&["old-reading", "narrower-reading"], 1)]
 #[case::another_one(&["old.yaml", "narrower.yaml", "--only=others.example.com"], 2)]
 #[case::nothing_in_it(&["old.yaml", "none.yaml"], 2)]
 #[case::a_file_that_is_not_there(&["old.yaml", "absent.yaml"], 2)]

@@ -5,8 +5,10 @@
 
 use super::{
     kind::Kind,
+    limits,
     object::Checker,
-    pattern,
+    pattern::{self, Budget, Inclusion},
+    said,
     schema::{Choices, Count, ListType, Schema, Types},
     sink::Sink,
 };
@@ -46,7 +48,7 @@ impl Fuel {
     }
 }
 
-pub fn compare(sink: &mut Sink<'_>, old: &Schema, new: &Schema, fuel: &mut Fuel) {
+pub fn compare(sink: &mut Sink<'_>, old: &Schema, new: &Schema, fuel: &mut Fuel, patterns: &mut Budget) {
     if old.choices == new.choices {
         return;
     }
@@ -81,7 +83,9 @@ pub fn compare(sink: &mut Sink<'_>, old: &Schema, new: &Schema, fuel: &mut Fuel)
     for group in &after.any {
         let mut groups = before.any.iter().chain(&before.one);
         if fuel.is_left()
-            && (groups.any(|known| covers(known, group, fuel)) || meets_by_itself(old, group, fuel))
+            && (groups.any(|known| covers(known, group, fuel))
+                || meets_by_itself(old, group, fuel)
+                || meets_a_pattern(old, group, patterns))
         {
             continue;
         }
@@ -199,6 +203,17 @@ fn meets_by_itself(old: &Schema, new: &[Schema], fuel: &mut Fuel) -> bool {
             .into_iter()
             .filter(|kind| old.types.has(*kind))
             .all(|kind| new.iter().any(|wider| implies_for(kind, old, wider, fuel)))
+}
+
+/// Whether all text that meets the old patterns meets one of the new branches, which are patterns and nothing else.
+fn meets_a_pattern(old: &Schema, new: &[Schema], patterns: &mut Budget) -> bool {
+    if old.limits.patterns.is_empty() {
+        return false;
+    }
+    said::one_pattern(new).is_some_and(|new| {
+        let known: Vec<&str> = old.limits.patterns.iter().map(String::as_str).collect();
+        limits::covered(&known, &new, old.limits.length, patterns) == Inclusion::Yes
+    })
 }
 
 fn same(old: &[Schema], new: &[Schema], fuel: &mut Fuel) -> bool {

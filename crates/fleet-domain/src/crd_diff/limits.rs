@@ -323,7 +323,7 @@ fn texts(sink: &mut Sink<'_>, old: &Limits, new: &Limits, budget: &mut Budget) -
 }
 
 /// Whether all text of this length that meets the old patterns matches the new one.
-fn covered(known: &[&str], new: &str, length: Count, budget: &mut Budget) -> Inclusion {
+pub fn covered(known: &[&str], new: &str, length: Count, budget: &mut Budget) -> Inclusion {
     let one = match known {
         [] => None,
         [one] => Some(*one),

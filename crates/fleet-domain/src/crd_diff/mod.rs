@@ -25,6 +25,7 @@ mod reads;
 pub mod render;
 mod report;
 mod rules;
+mod said;
 mod scalars;
 pub mod schema;
 mod server;

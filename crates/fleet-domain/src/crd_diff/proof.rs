@@ -65,6 +65,9 @@ pub struct Proof {
     /// Where in the schema there are rules of which the objects do not tell all.
     #[serde(skip)]
     unproven_rules: BTreeSet<String>,
+    /// Patterns were taken as met because they were not understood: it is not known where they would have refused.
+    #[serde(skip)]
+    skipped_patterns: bool,
 }
 
 /// Puts objects of one definition to the new one.
@@ -74,6 +77,7 @@ pub struct Prover<'c> {
     old: Option<&'c super::crd::Version>,
     ratchets: bool,
     checker: Checker,
+    before: Checker,
     proof: Proof,
 }
 
@@ -92,6 +96,7 @@ impl<'c> Prover<'c> {
             old: old.and_then(|old| old.version(&version.name)),
             ratchets: server.is_some_and(|server| server.ratcheting() != Ratcheting::No),
             checker: Checker::of(server),
+            before: Checker::of(server),
             proof: Proof {
                 place: place.to_owned(),
                 crd: new.name.clone(),
@@ -104,6 +109,7 @@ impl<'c> Prover<'c> {
                 notes: Vec::new(),
                 places: BTreeMap::new(),
                 unproven_rules: BTreeSet::new(),
+                skipped_patterns: false,
             },
         })
     }
@@ -114,8 +120,11 @@ impl<'c> Prover<'c> {
         if let Some(old) = self.old
             && !outcome.is_fine()
         {
-            let before = object::put_to(&mut Checker::without_rules(), &old.schema, value);
+            let before = object::put_to(&mut self.before, &old.schema, value);
             outcome.pruned.retain(|pruned| !before.pruned.contains(pruned));
+            outcome
+                .violations
+                .retain(|violation| !before.violations.contains(violation));
         }
         if outcome.is_fine() {
             return;
@@ -178,6 +187,7 @@ impl<'c> Prover<'c> {
         let transitions = self.checker.transitions().iter();
         self.proof.unproven_rules = undecided.keys().chain(transitions).cloned().collect();
         if self.checker.skipped_patterns > 0 {
+            self.proof.skipped_patterns = true;
             self.proof
                 .notes
                 .push("some patterns were not understood, and taken as met".to_owned());
@@ -187,8 +197,9 @@ impl<'c> Prover<'c> {
 }
 
 impl Report {
-    /// Adds proofs, and tells at each finding that objects can prove how many it hurts.
-    pub fn prove(&mut self, proofs: Vec<Proof>) {
+    /// Takes the proofs of all places that were to be looked at, and tells at each finding that objects can prove how many
+    /// it hurts. Of definitions that are `unseen` somewhere nothing is told: no harm there was not shown.
+    pub fn prove(&mut self, proofs: Vec<Proof>, unseen: &BTreeSet<String>) {
         for finding in self
             .findings
             .iter_mut()
@@ -198,19 +209,19 @@ impl Report {
                 proof.crd == finding.crd && finding.version.as_deref() == Some(proof.version.as_str())
             };
             let is_rule = matches!(finding.kind, Kind::RuleAdded | Kind::RuleChanged);
-            let is_open = |proof: &Proof| is_rule && proof.unproven_rules.contains(&finding.path);
-            if proofs.iter().filter(concerned).any(is_open) {
-                continue;
-            }
+            let is_open = |proof: &Proof| {
+                proof.skipped_patterns || (is_rule && proof.unproven_rules.contains(&finding.path))
+            };
             let mut hurt: Option<Hurt> = None;
             for proof in proofs.iter().filter(concerned) {
                 let hurt = hurt.get_or_insert_default();
                 hurt.checked += proof.checked;
                 hurt.objects += proof.hurt_at(&finding.path);
             }
-            finding.hurt = hurt;
+            let open = unseen.contains(&finding.crd) || proofs.iter().filter(concerned).any(is_open);
+            finding.hurt = hurt.filter(|hurt| hurt.objects > 0 || !open);
         }
-        self.proofs.extend(proofs);
+        self.proofs = proofs;
     }
 }
 

@@ -430,7 +430,7 @@ impl<'e> Reader<'e> {
     }
 }
 
-fn size_of(expr: &Expr) -> Option<&Expr> {
+pub fn size_of(expr: &Expr) -> Option<&Expr> {
     match expr {
         Expr::Call {
             name,
@@ -442,7 +442,7 @@ fn size_of(expr: &Expr) -> Option<&Expr> {
     }
 }
 
-fn as_constant(expr: &Expr) -> Option<Value> {
+pub fn as_constant(expr: &Expr) -> Option<Value> {
     Some(match expr {
         Expr::Bool(yes) => (*yes).into(),
         Expr::Int(number) => (*number).into(),

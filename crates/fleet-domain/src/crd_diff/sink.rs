@@ -5,6 +5,8 @@ use std::fmt::{Display, Write as _};
 use super::{
     finding::{Class, Direction, Finding, Impact},
     kind::Kind,
+    said::{Around, Reader, Said},
+    schema::Schema,
     server::{Ratcheting, ServerVersion},
 };
 
@@ -31,6 +33,7 @@ pub struct Sink<'a> {
     crd: &'a str,
     version: Option<&'a str>,
     steps: Vec<Step<'a>>,
+    around: Around<'a>,
     /// For findings that stop somebody, and for all others: a flood of harmless ones must not hide what does harm.
     harmful: Room,
     harmless: Room,
@@ -40,7 +43,16 @@ pub struct Sink<'a> {
     pub untold: Option<(Kind, usize)>,
 }
 
+/// What was found until now.
+pub struct Mark {
+    findings: usize,
+    harmful: Room,
+    harmless: Room,
+    untold: Option<(Kind, usize)>,
+}
+
 /// How many more findings are taken.
+#[derive(Clone, Copy)]
 struct Room {
     findings: usize,
     bytes: usize,
@@ -64,6 +76,7 @@ impl<'a> Sink<'a> {
             crd,
             version: None,
             steps: Vec::new(),
+            around: Around::default(),
             harmful: Room::default(),
             harmless: Room::default(),
             dropped: false,
@@ -84,6 +97,43 @@ impl<'a> Sink<'a> {
 
     pub fn leave(&mut self) {
         self.steps.pop();
+    }
+
+    /// The walk is inside this schema, at the place where it is now, until it has [come out](Self::come_out).
+    pub fn go_into(&mut self, old: &'a Schema) {
+        self.around.enter(self.steps.len(), old);
+    }
+
+    pub fn come_out(&mut self) {
+        self.around.leave(self.steps.len());
+    }
+
+    /// What rules and combinations of the old schemas around say of the values here.
+    pub fn said(&mut self, reader: &mut Reader) -> Option<Said> {
+        let rules = self.may_be(ServerVersion::evaluates_rules);
+        self.around.here(&self.steps, rules, reader)
+    }
+
+    pub fn mark(&self) -> Mark {
+        Mark {
+            findings: self.findings.len(),
+            harmful: self.harmful,
+            harmless: self.harmless,
+            untold: self.untold,
+        }
+    }
+
+    /// Whether something was found since that may stop somebody.
+    pub fn has_harm_since(&self, mark: &Mark) -> bool {
+        self.harmful.findings < mark.harmful.findings
+    }
+
+    /// As if nothing was found since.
+    pub fn back_to(&mut self, mark: Mark) {
+        self.findings.truncate(mark.findings);
+        (self.harmful, self.harmless) = (mark.harmful, mark.harmless);
+        self.untold = mark.untold;
+        self.dropped = true;
     }
 
     /// Whether there may be a server that does this. Without a version it may be any.

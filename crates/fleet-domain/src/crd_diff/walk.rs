@@ -12,6 +12,7 @@ use super::{
     limits,
     pattern::Budget,
     rules,
+    said::Reader,
     schema::{Count, ListType, Schema, Types},
     server::ServerVersion,
     sink::{Sink, Step},
@@ -35,6 +36,7 @@ pub struct Work {
     fuel: Fuel,
     patterns: Budget,
     model: Model,
+    reader: Reader,
 }
 
 /// Among more fields nobody looks for one that was renamed.
@@ -62,7 +64,8 @@ fn node<'a>(sink: &mut Sink<'a>, old: &'a Schema, new: &'a Schema, stand: Stand,
         return;
     }
     null(sink, old, new, stand);
-    let shared = limits::compare(sink, old, new, &mut work.patterns);
+    sink.go_into(old);
+    let shared = limits(sink, old, new, work);
     let around = work.model.enter(old, new, || sink.path());
     if shared.has(Types::OBJECT) {
         object(sink, old, new, stand, work);
@@ -72,11 +75,25 @@ fn node<'a>(sink: &mut Sink<'a>, old: &'a Schema, new: &'a Schema, stand: Stand,
     }
     work.model.leave(around);
     if !shared.is_empty() {
-        choices::compare(sink, old, new, &mut work.fuel);
+        choices::compare(sink, old, new, &mut work.fuel, &mut work.patterns);
         if sink.may_be(ServerVersion::evaluates_rules) {
             rules::compare(sink, old, new, stand.root, &mut work.model);
         }
     }
+    sink.come_out();
+}
+
+/// What the limits refuse that neither the old ones did nor anything else that the old schema says.
+fn limits(sink: &mut Sink<'_>, old: &Schema, new: &Schema, work: &mut Work) -> Types {
+    let mark = sink.mark();
+    let shared = limits::compare(sink, old, new, &mut work.patterns);
+    if sink.has_harm_since(&mark)
+        && let Some(said) = sink.said(&mut work.reader)
+    {
+        sink.back_to(mark);
+        return limits::compare(sink, &said.added_to(old), new, &mut work.patterns);
+    }
+    shared
 }
 
 fn null(sink: &mut Sink<'_>, old: &Schema, new: &Schema, stand: Stand) {
@@ -133,14 +150,14 @@ fn object<'a>(sink: &mut Sink<'a>, old: &'a Schema, new: &'a Schema, stand: Stan
             (None, None) => {}
         }
     }
-    required(sink, old, new, stand);
+    required(sink, old, new, stand, &mut work.reader);
     match (&old.additional, &new.additional) {
         (Some(before), Some(after)) => {
             child(sink, Step::Values, before, after, new.counts_fields(), work);
         }
         (Some(_), None) if new.preserve => sink.add(Kind::Loosened, "a map", "any fields"),
         (Some(_), None) => sink.add(Kind::UnknownPruned, "a map with any keys", shorten_fields(new)),
-        (None, Some(after)) if old.preserve => typed(sink, Step::Values, after),
+        (None, Some(after)) if old.preserve => typed(sink, Step::Values, after, new.counts_fields()),
         (None, Some(_)) => sink.add(Kind::Loosened, "named fields", "any keys"),
         (None, None) if new.preserve && !old.preserve => {
             sink.add(Kind::Loosened, "unknown fields pruned", "unknown fields kept");
@@ -244,7 +261,8 @@ fn came<'a>(sink: &mut Sink<'a>, name: &'a str, after: &'a Schema, objects: &Obj
         child(sink, Step::Field(name), values, after, new.misses(name), work);
     } else if old.preserve {
         if !objects.closes {
-            typed(sink, Step::Field(name), after);
+            let minds = (old.demands(name) && new.demands(name)) || new.counts_fields();
+            typed(sink, Step::Field(name), after, minds);
         }
     } else if after.default.is_some()
         && choices::minds_one_more_field(new, name, objects.branches, &mut work.fuel)
@@ -262,13 +280,21 @@ fn came<'a>(sink: &mut Sink<'a>, name: &'a str, after: &'a Schema, objects: &Obj
 }
 
 /// A schema for what was anything until now. What it refuses and what it prunes are two things: pruning hurts objects
-/// of the right shape too, and no server spares values that are left alone from it.
-fn typed<'a>(sink: &mut Sink<'a>, step: Step<'a>, after: &Schema) {
+/// of the right shape too, and no server spares values that are left alone from it. A null was kept until now, and is
+/// dropped where it may not be one, which somebody may mind.
+fn typed<'a>(sink: &mut Sink<'a>, step: Step<'a>, after: &Schema, minds_dropped: bool) {
     if after.prunes() {
         sink.add_child(Kind::UnknownPruned, step, "anything", shape(after));
     }
     if !after.is_vacuous() {
         sink.add_child(Kind::FreeFieldTyped, step, "anything", shape(after));
+    } else if minds_dropped && !after.nullable {
+        sink.add_child(
+            Kind::NullRejected,
+            step,
+            "null allowed",
+            "null dropped, and missed",
+        );
     }
 }
 
@@ -309,16 +335,21 @@ fn metadata<'a>(sink: &mut Sink<'a>, (old, new): Pair<'a>, work: &mut Work) {
     sink.leave();
 }
 
-fn required<'a>(sink: &mut Sink<'a>, old: &Schema, new: &'a Schema, stand: Stand) {
+fn required<'a>(sink: &mut Sink<'a>, old: &Schema, new: &'a Schema, stand: Stand, reader: &mut Reader) {
     if old.required.is_empty() && new.required.is_empty() {
         return;
     }
+    let mut said = None;
     for name in &new.required {
         let always = (stand.root || old.embedded) && ALWAYS.contains(&name.as_str());
         if always || old.demands(name) {
             continue;
         }
         if new.demands(name) {
+            let said = said.get_or_insert_with(|| sink.said(reader));
+            if said.as_ref().is_some_and(|said| said.there.contains(name)) {
+                continue;
+            }
             let before = if old.required.contains(name) {
                 "filled in by its default"
             } else if old.keeps(name) {
@@ -391,7 +422,7 @@ fn list<'a>(sink: &mut Sink<'a>, old: &'a Schema, new: &'a Schema, work: &mut Wo
             );
         }
         (Some(before), None) => sink.add_child(Kind::Loosened, Step::Items, shape(before), "anything"),
-        (None, Some(after)) => typed(sink, Step::Items, after),
+        (None, Some(after)) => typed(sink, Step::Items, after, false),
         (None, None) => {}
     }
     if old.list == new.list {

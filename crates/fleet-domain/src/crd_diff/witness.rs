@@ -18,7 +18,7 @@ use super::{
 };
 
 /// How much is tried for one pair of definitions: about steps of rules.
-const MAX_WORK: u64 = 2_000_000;
+const MAX_WORK: u64 = 1_000_000;
 /// What it takes to try one value, beside the rules.
 const TRY: u64 = 20;
 /// How many values are altered until the old schema takes them.
@@ -146,6 +146,10 @@ impl Model {
 
     /// Whether the defaults of something that the rule looks at are others than before.
     pub fn minds_defaults(&mut self, pair: Pair<'_>, rule: &Rule) -> bool {
+        // When nobody looks any more, it may be so wherever something changed.
+        if self.left == 0 {
+            return pair.old != pair.new;
+        }
         let reads = match self.read(rule, pair.new) {
             Some(reading) if !reading.cut => reading.reads,
             _ => everything(),

@@ -1,11 +1,15 @@
 //! `gantry crds diff`.
 
-use std::{path::PathBuf, process::ExitCode};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::PathBuf,
+    process::ExitCode,
+};
 
 use anyhow::{Context as _, bail};
 use clap::{Args, ValueEnum};
 use gantry_fleet_domain::crd_diff::{
-    self, Crd, Options, Prover, Report, ServerVersion, Verdict, Waivers, render,
+    self, Crd, Options, Proof, Prover, Report, ServerVersion, Verdict, Waivers, render,
 };
 
 use super::{
@@ -114,9 +118,12 @@ async fn diff(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     };
     let mut report = crd_diff::compare(&old.crds, &new.crds, &options);
     report.notes.extend(old.notes.iter().chain(&new.notes).cloned());
+    let mut seen = Seen::default();
     for place in objects {
-        prove(&mut report, place, &old.crds, &new.crds, options.server).await?;
+        prove(&mut seen, place, &old.crds, &new.crds, options.server).await?;
     }
+    report.notes.append(&mut seen.notes);
+    report.prove(seen.proofs, &seen.unseen);
     report.waive(&waivers.waivers, jiff::Zoned::now().date());
     print(&report, arguments, &new)?;
     Ok(exit_code(&report, arguments.fail_on))
@@ -172,14 +179,22 @@ async fn connect(sources: &[Source]) -> anyhow::Result<(Vec<Place>, Vec<Option<S
     Ok((places, versions))
 }
 
+/// What was found at all places with objects.
+#[derive(Default)]
+struct Seen {
+    proofs: Vec<Proof>,
+    notes: Vec<String>,
+    /// Definitions whose objects could not be looked at somewhere.
+    unseen: BTreeSet<String>,
+}
+
 async fn prove(
-    report: &mut Report,
+    seen: &mut Seen,
     place: Place,
     old: &[Crd],
     new: &[Crd],
     server: Option<ServerVersion>,
 ) -> anyhow::Result<()> {
-    let mut proofs = Vec::new();
     match place {
         Place::Cluster(cluster) => {
             let installed = cluster.definitions().await?;
@@ -188,18 +203,20 @@ async fn prove(
                     continue;
                 };
                 match cluster.prove(there, crd).await? {
-                    Ok(proof) => proofs.push(proof),
-                    Err(note) => report.notes.push(note),
+                    Ok(proof) => seen.proofs.push(proof),
+                    Err(note) => {
+                        seen.notes.push(note);
+                        seen.unseen.insert(crd.name.clone());
+                    }
                 }
             }
         }
         Place::Files(source) => {
             let (found, notes) = prove_files(&source, old, new, server)?;
-            proofs = found;
-            report.notes.extend(notes);
+            seen.proofs.extend(found);
+            seen.notes.extend(notes);
         }
     }
-    report.prove(proofs);
     Ok(())
 }
 
@@ -209,9 +226,9 @@ fn prove_files(
     old: &[Crd],
     new: &[Crd],
     server: Option<ServerVersion>,
-) -> anyhow::Result<(Vec<crd_diff::Proof>, Vec<String>)> {
+) -> anyhow::Result<(Vec<Proof>, Vec<String>)> {
     let place = source.to_string();
-    let mut provers = std::collections::BTreeMap::new();
+    let mut provers = BTreeMap::new();
     let mut notes = Vec::new();
     source::visit(source, &mut |file| {
         let (objects, remarks) = source::read(&file)?;

@@ -11,7 +11,7 @@ use std::{
 use anyhow::{Context as _, anyhow, bail};
 use gantry_fleet::infrastructure::{
     charts::{
-        archive::{self, File},
+        archive::{self, File, Part},
         documents,
     },
     yaml::{self, Bounds},
@@ -145,18 +145,18 @@ pub fn visit(source: &Source, each: &mut dyn FnMut(File) -> anyhow::Result<()>) 
             let about = fs::metadata(path).with_context(|| format!("failed to read {}", path.display()))?;
             if about.is_dir() {
                 let mut left = MAX_FILES;
-                folder(path, false, MAX_FOLDERS_DEEP, &mut left, each)
+                folder(path, None, MAX_FOLDERS_DEEP, &mut left, each)
             } else {
-                file(path, false, each)
+                file(path, each)
             }
         }
     }
 }
 
-/// A folder; a chart's folder as Helm looks at it.
+/// A folder, or one that is inside of a chart, by its path there: that is read as the packed chart is.
 fn folder(
     path: &Path,
-    template: bool,
+    in_chart: Option<&str>,
     depth: usize,
     left: &mut usize,
     each: &mut dyn FnMut(File) -> anyhow::Result<()>,
@@ -165,6 +165,7 @@ fn folder(
         bail!("{} is nested too deeply", path.display());
     }
     let is_chart = path.join("Chart.yaml").is_file();
+    let in_chart = in_chart.or(is_chart.then_some("chart"));
     let mut entries: Vec<PathBuf> = fs::read_dir(path)
         .with_context(|| format!("failed to list {}", path.display()))?
         .map(|entry| entry.map(|entry| entry.path()))
@@ -177,33 +178,50 @@ fn folder(
             .to_string_lossy()
             .into_owned();
         let kind = fs::symlink_metadata(&entry)?.file_type();
+        let inside = in_chart.map(|chart| format!("{chart}/{name}"));
         if kind.is_dir() {
-            if name.starts_with('.')
-                || (is_chart && !matches!(name.as_str(), "crds" | "templates" | "charts"))
-            {
-                continue;
+            if !name.starts_with('.') {
+                folder(&entry, inside.as_deref(), depth - 1, left, each)?;
             }
-            let template = template || (is_chart && name == "templates");
-            folder(&entry, template, depth - 1, left, each)?;
-        } else if !is_chart && documents::may_hold_or_pack(&name) {
-            if *left == 0 {
-                bail!("more than {MAX_FILES} files");
+            continue;
+        }
+        let part = inside.as_deref().and_then(archive::part);
+        let wanted = match (&inside, part) {
+            (None, _) => documents::may_hold_or_pack(&name),
+            (Some(_), part) => part.is_some_and(|part| part != Part::Chart),
+        };
+        if !wanted {
+            continue;
+        }
+        if *left == 0 {
+            bail!("more than {MAX_FILES} files");
+        }
+        *left -= 1;
+        match part {
+            None | Some(Part::Packed) => file(&entry, each)?,
+            Some(part) => {
+                if let Some(file) = part.holds(entry.display().to_string(), bytes(&entry)?) {
+                    each(file)?;
+                }
             }
-            *left -= 1;
-            file(&entry, template, each)?;
         }
     }
     Ok(())
 }
 
-fn file(path: &Path, template: bool, each: &mut dyn FnMut(File) -> anyhow::Result<()>) -> anyhow::Result<()> {
-    let name = path.display().to_string();
-    let context = || format!("failed to read {name}");
+fn bytes(path: &Path) -> anyhow::Result<Vec<u8>> {
+    let context = || format!("failed to read {}", path.display());
     let size = fs::metadata(path).with_context(context)?.len();
     if size > MAX_FILE {
-        bail!("{name} is larger than {} MB", MAX_FILE >> 20);
+        bail!("{} is larger than {} MB", path.display(), MAX_FILE >> 20);
     }
-    let bytes = fs::read(path).with_context(context)?;
+    fs::read(path).with_context(context)
+}
+
+/// A file by itself, or a packed chart.
+fn file(path: &Path, each: &mut dyn FnMut(File) -> anyhow::Result<()>) -> anyhow::Result<()> {
+    let name = path.display().to_string();
+    let bytes = bytes(path)?;
     if archive::is_archive(&name) {
         let files = archive::read(&bytes).map_err(|error| anyhow!("{name}: {error}"))?;
         for file in files {
@@ -217,7 +235,7 @@ fn file(path: &Path, template: bool, each: &mut dyn FnMut(File) -> anyhow::Resul
     each(File {
         path: name,
         bytes,
-        template,
+        template: false,
         read_by_templates: false,
     })
 }

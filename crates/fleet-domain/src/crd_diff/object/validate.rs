@@ -87,14 +87,6 @@ impl Checker {
         }
     }
 
-    /// One that passes over CEL rules, as servers do that do not know them.
-    pub fn without_rules() -> Self {
-        Self {
-            ignores_rules: true,
-            ..Self::default()
-        }
-    }
-
     /// Whether all but CEL rules is met.
     pub fn accepts(&mut self, schema: &Schema, value: &Value) -> bool {
         let mut found = Found::default();
