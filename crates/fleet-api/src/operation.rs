@@ -13,6 +13,7 @@ pub enum Operation {
     OpenApi,
     Docs,
     Login,
+    ChangePassword,
     ListOperators,
     RegisterOperator,
     GetOperator,
@@ -246,6 +247,15 @@ impl Operation {
                 "authentication",
                 "Exchange a local user's password for a token",
                 Some(schema::<api::Login>),
+                200,
+                json::<api::LoggedIn>(),
+            )
+            .without_key(),
+            Self::ChangePassword => post(
+                "/api/v1/authentication/password",
+                "authentication",
+                "Change one's own password; all tokens of the user end, and the answer has a new one",
+                Some(schema::<api::ChangePassword>),
                 200,
                 json::<api::LoggedIn>(),
             )

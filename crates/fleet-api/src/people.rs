@@ -49,6 +49,14 @@ pub struct LoggedInUser {
 
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ChangePassword {
+    pub current_password: Password,
+    /// At least 12 characters, and another one than the current.
+    pub new_password: Password,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct CreateUser {
     pub username: String,
     /// At least 12 characters.

@@ -63,13 +63,15 @@ pub enum Action {
     ManageClusters,
     ReadAudit,
     ManageUsers,
+    /// One's own password.
+    ChangePassword,
     Deploy,
     Rollback,
     ApproveDeployments,
 }
 
 impl Action {
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Read,
         Self::ManageOperators,
         Self::ManageDefinitions,
@@ -77,6 +79,7 @@ impl Action {
         Self::ManageClusters,
         Self::ReadAudit,
         Self::ManageUsers,
+        Self::ChangePassword,
         Self::Deploy,
         Self::Rollback,
         Self::ApproveDeployments,
@@ -91,6 +94,7 @@ impl Action {
             Self::ManageClusters => "change clusters",
             Self::ReadAudit => "read the audit log",
             Self::ManageUsers => "change users",
+            Self::ChangePassword => "change one's password",
             Self::Deploy => "deploy",
             Self::Rollback => "roll back",
             Self::ApproveDeployments => "approve deployments",
@@ -113,9 +117,9 @@ fn reach(role: Role, action: Action) -> Reach {
     use Action as A;
     match (role, action) {
         // Looking around is not cut by environment: a plan names clusters of all of them.
-        (Role::Admin, _) | (_, A::Read) | (Role::Operator, A::ManageOperators | A::ManageDefinitions) => {
-            Reach::Everywhere
-        }
+        (Role::Admin, _)
+        | (_, A::Read | A::ChangePassword)
+        | (Role::Operator, A::ManageOperators | A::ManageDefinitions) => Reach::Everywhere,
         (Role::Operator, A::Deploy) => Reach::Granted,
         (Role::EnvironmentOwner, A::ApproveDeployments) => Reach::Named,
         _ => Reach::Nowhere,
@@ -130,8 +134,16 @@ pub struct Caller {
     pub roles: BTreeSet<Role>,
     /// Where they may act; no restriction when absent.
     pub environments: Option<BTreeSet<Environment>>,
-    /// The local user whom the token was issued to at a login: it counts as long as there is that user.
-    pub user: Option<Uuid>,
+    /// The local user whom the token was issued to at a login.
+    pub user: Option<LocalUser>,
+}
+
+/// A token of a local user counts as long as there is that user, with the password that they had then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LocalUser {
+    pub id: Uuid,
+    /// Counts the changes of the password.
+    pub generation: i32,
 }
 
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -205,6 +217,7 @@ mod tests {
             Role::ALL.into_iter().filter(may).collect()
         };
         assert_eq!(only(A::Read), R::ALL);
+        assert_eq!(only(A::ChangePassword), R::ALL);
         assert_eq!(only(A::ManageOperators), [R::Admin, R::Operator]);
         assert_eq!(only(A::ManageDefinitions), [R::Admin, R::Operator]);
         assert_eq!(only(A::ApproveDefinitions), [R::Admin]);

@@ -168,13 +168,59 @@ pub fn verdict(sight: &Sight) -> Verdict {
 }
 
 /// What was found counts for this long; after it, nobody knows.
-const FRESH: SignedDuration = SignedDuration::from_mins(5);
+pub const FRESH: SignedDuration = SignedDuration::from_mins(5);
 
 /// The health to act on now: an old look is no look, and neither is one that is yet to come (a clock was put back).
 pub fn current(stored: Health, checked_at: Option<Timestamp>, now: Timestamp) -> Health {
     match checked_at {
         Some(at) if now.duration_since(at).abs() <= FRESH => stored,
         _ => Health::Unknown,
+    }
+}
+
+/// What the last look left behind.
+#[derive(Clone, Copy, Debug)]
+pub struct Stored<'s> {
+    pub health: Health,
+    pub reason: &'s str,
+    pub message: &'s str,
+    pub since: Option<Timestamp>,
+    pub checked_at: Option<Timestamp>,
+    pub is_enabled: bool,
+}
+
+/// What people are told now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shown {
+    pub health: Health,
+    pub reason: String,
+    pub message: String,
+    pub since: Option<Timestamp>,
+}
+
+/// Where nobody knows, nothing of the last look is told as if it were so now.
+pub fn shown(stored: &Stored<'_>, now: Timestamp) -> Shown {
+    let health = current(stored.health, stored.checked_at, now);
+    if health != Health::Unknown {
+        return Shown {
+            health,
+            reason: stored.reason.to_owned(),
+            message: stored.message.to_owned(),
+            since: stored.since,
+        };
+    }
+    let (reason, message) = if stored.is_enabled {
+        ("NotChecked", "it was not looked at in the last five minutes")
+    } else {
+        ("Disabled", "it is disabled, and not looked at")
+    };
+    // A look in the future tells nothing of when.
+    let last = stored.checked_at.filter(|at| *at <= now);
+    Shown {
+        health,
+        reason: reason.to_owned(),
+        message: message.to_owned(),
+        since: last.map(|at| at + FRESH),
     }
 }
 
@@ -237,5 +283,33 @@ mod tests {
         assert_eq!(current(Health::Healthy, ago(4), now), Health::Healthy);
         assert_eq!(current(Health::Healthy, ago(6), now), Health::Unknown);
         assert_eq!(current(Health::Unhealthy, None, now), Health::Unknown);
+    }
+
+    #[rstest]
+    #[case::fresh(1, true, "Healthy", "NodesReady")]
+    #[case::just_disabled(1, false, "Healthy", "NodesReady")]
+    #[case::stale(6, true, "Unknown", "NotChecked")]
+    #[case::disabled(6, false, "Unknown", "Disabled")]
+    #[case::to_come(-6, true, "Unknown", "NotChecked")]
+    fn what_is_not_known_is_told_with_no_words_of_what_was(
+        #[case] minutes_ago: i64,
+        #[case] is_enabled: bool,
+        #[case] health: &str,
+        #[case] reason: &str,
+    ) {
+        let now: Timestamp = "2026-01-01T00:10:00Z".parse().unwrap();
+        let at = now - SignedDuration::from_mins(minutes_ago);
+        let stored = Stored {
+            health: Health::Healthy,
+            reason: "NodesReady",
+            message: "3 nodes are ready",
+            since: Some(at),
+            checked_at: Some(at),
+            is_enabled,
+        };
+        let got = shown(&stored, now);
+        assert_eq!((got.health.name(), got.reason.as_str()), (health, reason));
+        assert_eq!(got.message.contains("3 nodes"), health == "Healthy", "{got:?}");
+        assert!(got.since.is_none_or(|since| since <= now), "{got:?}");
     }
 }

@@ -3,7 +3,6 @@
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use sha2::{Digest as _, Sha256};
 
 use crate::crd_diff::{
     Class, Crd, Direction, Finding, Impact, Options, Report, ServerVersion, compare, is_definition,
@@ -149,11 +148,20 @@ impl Change {
         Self::which(report, |finding| !stops(finding))
     }
 
+    /// What breaks on the way back.
+    pub fn back(report: &Report) -> Vec<Self> {
+        Self::towards(Direction::Backward, report, stops)
+    }
+
     fn which(report: &Report, pick: impl Fn(&Finding) -> bool) -> Vec<Self> {
+        Self::towards(Direction::Forward, report, pick)
+    }
+
+    fn towards(direction: Direction, report: &Report, pick: impl Fn(&Finding) -> bool) -> Vec<Self> {
         report
             .findings
             .iter()
-            .filter(|finding| finding.direction == Direction::Forward && pick(finding))
+            .filter(|finding| finding.direction == direction && pick(finding))
             .map(Self::of)
             .collect()
     }
@@ -202,80 +210,6 @@ pub fn proposed(current: &Value, proposal: &Value) -> Result<Value, &'static str
     Ok(document)
 }
 
-/// What two definitions have in common when objects cannot tell them apart: the same for a chart's file and for what a
-/// cluster made of it. Words for people, webhooks and what the server fills in are left out.
-pub fn digest(definition: &Value) -> String {
-    let spec = &definition["spec"];
-    let versions: std::collections::BTreeMap<&str, Value> = spec["versions"]
-        .as_array()
-        .into_iter()
-        .flatten()
-        .map(|version| {
-            let name = version["name"].as_str().unwrap_or_default();
-            let schema = version
-                .pointer("/schema/openAPIV3Schema")
-                .map(without_words)
-                .unwrap_or_default();
-            (
-                name,
-                serde_json::json!([version["served"], version["storage"], schema]),
-            )
-        })
-        .collect();
-    let same = serde_json::json!([
-        spec["group"],
-        spec["names"]["plural"],
-        spec["names"]["kind"],
-        spec["scope"],
-        versions
-    ]);
-    let mut text = String::new();
-    write_sorted(&same, &mut text);
-    crate::hex(&Sha256::digest(text.as_bytes()))
-}
-
-fn without_words(schema: &Value) -> Value {
-    match schema {
-        Value::Object(fields) => Value::Object(
-            fields
-                .iter()
-                // A property may be called `description`; its value is a schema then, and not text.
-                .filter(|(name, value)| !(name.as_str() == "description" && value.is_string()))
-                .map(|(name, value)| (name.clone(), without_words(value)))
-                .collect(),
-        ),
-        Value::Array(items) => Value::Array(items.iter().map(without_words).collect()),
-        other => other.clone(),
-    }
-}
-
-/// JSON with sorted members: whether a map keeps its order depends on a feature that any crate may turn on.
-fn write_sorted(value: &Value, out: &mut String) {
-    match value {
-        Value::Object(fields) => {
-            let mut sorted: Vec<_> = fields.iter().collect();
-            sorted.sort_unstable_by_key(|(name, _)| name.as_str());
-            out.push('{');
-            for (name, value) in sorted {
-                out.push_str(&Value::String(name.clone()).to_string());
-                out.push(':');
-                write_sorted(value, out);
-                out.push(',');
-            }
-            out.push('}');
-        }
-        Value::Array(items) => {
-            out.push('[');
-            for item in items {
-                write_sorted(item, out);
-                out.push(',');
-            }
-            out.push(']');
-        }
-        other => out.push_str(&other.to_string()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -316,6 +250,11 @@ mod tests {
             ("Removed", "Critical")
         );
         assert!(change.field_path.contains("spec.b"), "{change:?}");
+        let [back] = &Change::back(&grown)[..] else {
+            panic!("{grown:?}")
+        };
+        assert!(back.is_breaking && back.field_path.contains("spec.b"), "{back:?}");
+        assert!(Change::back(&shrunk).is_empty(), "{shrunk:?}");
     }
 
     #[test]
@@ -323,21 +262,6 @@ mod tests {
         let one = definition(json!({"a": {"type": "string"}}), &[]);
         let two = definition(json!({"a": {"type": "string"}}), &["a"]);
         assert_eq!(Approval::of(&report(&one, &two)), Approval::Pending);
-    }
-
-    #[test]
-    fn a_digest_is_blind_to_words_and_to_what_servers_add() {
-        let one = definition(json!({"a": {"type": "string"}}), &[]);
-        let mut same = definition(json!({"a": {"type": "string", "description": "words"}}), &[]);
-        same["spec"]["conversion"] = json!({"strategy": "None"});
-        same["spec"]["names"]["listKind"] = json!("ThingList");
-        same["status"] = json!({"storedVersions": ["v1"]});
-        assert_eq!(digest(&one), digest(&same));
-        let named = definition(
-            json!({"a": {"type": "string"}, "description": {"type": "string"}}),
-            &[],
-        );
-        assert_ne!(digest(&one), digest(&named));
     }
 
     #[test]

@@ -4,6 +4,9 @@
 //! version to the next. So all steps count between what the environment's clusters run and what they shall run: a version
 //! that breaks nothing by itself does not carry the breaking one before it past the approval. A cluster that runs a schema
 //! that is none of these (edited by hand, too old, or forgotten) may be before any of them: all steps count then.
+//!
+//! Where a cluster runs something newer than what is wanted, it goes back, which nobody approves: what breaks on the way back
+//! is waived, finding by finding, or stands against it.
 
 use std::collections::BTreeMap;
 
@@ -13,6 +16,9 @@ use crate::{cluster::Environment, crd_policy::Approval};
 pub const STORED_VERSION_REMOVED: &str = "StoredVersionRemoved";
 /// The reason where no step stands against it, and the first one begins at a schema that nobody has compared.
 pub const UNKNOWN_SCHEMA: &str = "UnknownSchema";
+/// The reason where a newer schema runs, and the way back breaks something.
+const DOWNGRADE_BREAKS: &str = "DowngradeBreaks";
+const NOT_PRODUCTION: &str = "NotProduction";
 
 /// One schema of a definition, as the step from the one before it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,6 +29,8 @@ pub struct Step {
     pub approval: Approval,
     /// Where it breaks, without what is waived.
     pub breaking: Vec<String>,
+    /// Where the way back to the one before it breaks, without what is waived; nothing while that is not known.
+    pub back: Option<Vec<String>>,
     /// The API versions that it has.
     pub api_versions: Vec<String>,
 }
@@ -100,6 +108,18 @@ pub fn may_use(
         .map(|cluster| cluster.cluster.as_str())
         .collect();
     let mut decision = by_steps(name, environment, &taken(wanted, steps, &here), life);
+    if decision.may_be_used
+        && let Some(words) = back(name, wanted, steps, &here)
+    {
+        if *environment == Environment::Production {
+            decision = Decision::no(DOWNGRADE_BREAKS, words);
+        } else if decision.reason == COMPATIBLE {
+            decision = Decision::yes(NOT_PRODUCTION, words);
+        } else {
+            decision.message.push_str("; ");
+            decision.message.push_str(&words);
+        }
+    }
     if !strangers.is_empty() {
         if decision.reason == COMPATIBLE {
             decision.reason = UNKNOWN_SCHEMA;
@@ -152,7 +172,7 @@ fn by_steps(name: &str, environment: &Environment, taken: &[&Step], life: Life<'
             "the newest version of its operator does not bring it any more: after an upgrade nobody looks after its objects",
         ),
         Life::Active if !pending.is_empty() => Decision::yes(
-            "NotProduction",
+            NOT_PRODUCTION,
             format!("{}; try it here, Production needs an approval", broken(&pending)),
         ),
         Life::Active => match (with(Approval::Approved), with(Approval::Waived)) {
@@ -195,6 +215,57 @@ fn taken<'s>(wanted: &'s Step, steps: &'s [Step], here: &[&Installed]) -> Vec<&'
         .collect();
     taken.sort_by_key(|step| step.position);
     taken
+}
+
+/// What stands against the way back from what is newer here, if something is.
+fn back(name: &str, wanted: &Step, steps: &[Step], here: &[&Installed]) -> Option<String> {
+    let newest = here.iter().filter_map(|cluster| cluster.position).max()?;
+    if newest <= wanted.position {
+        return None;
+    }
+    let is_newer = |cluster: &&&Installed| cluster.position.is_some_and(|runs| runs > wanted.position);
+    let newer: Vec<&str> = here
+        .iter()
+        .filter(is_newer)
+        .map(|cluster| cluster.cluster.as_str())
+        .collect();
+    let verb = if newer.len() == 1 { "runs" } else { "run" };
+    let begin = format!("{} {verb} a newer version", some(&newer));
+    let mut taken: Vec<&Step> = steps
+        .iter()
+        .filter(|step| step.position > wanted.position && step.position <= newest)
+        .collect();
+    taken.sort_by_key(|step| step.position);
+    let breaks: Vec<(&str, &[String])> = taken
+        .iter()
+        .filter_map(|step| Some((step.operator_version.as_str(), step.back.as_deref()?)))
+        .filter(|(_, places)| !places.is_empty())
+        .collect();
+    if !breaks.is_empty() {
+        let each: Vec<String> = breaks
+            .iter()
+            .map(|(version, places)| {
+                let places: Vec<&str> = places.iter().map(String::as_str).collect();
+                format!("{version} ({})", some(&places))
+            })
+            .collect();
+        let each: Vec<&str> = each.iter().map(String::as_str).collect();
+        let from = breaks[0].0;
+        return Some(format!(
+            "{begin}, and going back from {} breaks stored objects or clients; stay with the newer version, or waive each of \
+             the findings of the rollback (GET /api/v1/crds/{name}/diff?to={from}, POST /api/v1/crds/{name}/waivers)",
+            some(&each)
+        ));
+    }
+    // One for each position, or a version was forgotten on the way.
+    let is_whole = i64::try_from(taken.len()).ok() == Some(i64::from(newest) - i64::from(wanted.position));
+    let is_known = is_whole && taken.iter().all(|step| step.back.is_some());
+    (!is_known).then(|| {
+        format!(
+            "{begin}, and what going back from it breaks is not known: compare the two \
+             (GET /api/v1/crds/{name}/diff), or stay with the newer version"
+        )
+    })
 }
 
 /// API versions that clusters have objects in, and that these do not have.
@@ -280,6 +351,7 @@ mod tests {
             } else {
                 Vec::new()
             },
+            back: Some(Vec::new()),
             api_versions: vec!["v1".to_owned()],
         }
     }
@@ -412,6 +484,68 @@ mod tests {
             let both = [runs[0].clone(), cluster(Production, other, &["v1"])];
             assert!(!decide(&Production, &steps, &both).may_be_used);
         }
+    }
+
+    fn breaks_back(position: i32, back: Option<&[&str]>) -> Step {
+        Step {
+            back: back.map(|places| places.iter().map(|&place| place.to_owned()).collect()),
+            ..step(position, Approval::NotRequired)
+        }
+    }
+
+    #[rstest]
+    #[case::breaks(Some(&["v1: .spec.b"][..]), Production, false, "DowngradeBreaks", "2.0.0 (v1: .spec.b)")]
+    #[case::breaks_elsewhere(Some(&["v1: .spec.b"][..]), Staging, true, "NotProduction", "v1: .spec.b")]
+    #[case::breaks_nothing(Some(&[][..]), Production, true, "Compatible", "nothing")]
+    #[case::not_compared(None, Production, false, "DowngradeBreaks", "not known")]
+    fn a_way_back_is_judged_backward(
+        #[case] back: Option<&[&str]>,
+        #[case] environment: Environment,
+        #[case] may_be_used: bool,
+        #[case] reason: &str,
+        #[case] word: &str,
+    ) {
+        let steps = [step(1, Approval::NotRequired), breaks_back(2, back)];
+        let go_back = |installed: &[Installed]| {
+            may_use(
+                "things.x",
+                &environment,
+                &steps[0],
+                &steps,
+                installed,
+                Life::Active,
+            )
+        };
+        let got = go_back(&[
+            cluster(environment.clone(), Some(2), &["v1"]),
+            cluster(environment.clone(), Some(1), &["v1"]),
+        ]);
+        assert_eq!((got.may_be_used, got.reason), (may_be_used, reason), "{got:?}");
+        assert!(got.message.contains(word), "{}", got.message);
+        // What runs it already, and what runs elsewhere, goes nowhere.
+        for stays in [
+            cluster(Development, Some(2), &["v1"]),
+            cluster(environment.clone(), Some(1), &["v1"]),
+        ] {
+            assert_eq!(go_back(&[stays]).reason, "Compatible");
+        }
+    }
+
+    #[test]
+    fn every_version_on_the_way_back_counts_also_one_that_was_forgotten() {
+        let steps = [
+            step(1, Approval::NotRequired),
+            breaks_back(2, Some(&["v1: .spec.b"])),
+            breaks_back(3, Some(&[])),
+        ];
+        let runs = [cluster(Production, Some(3), &["v1"])];
+        let reason = |steps: &[Step], wanted: &Step| {
+            may_use("things.x", &Production, wanted, steps, &runs, Life::Active).reason
+        };
+        assert_eq!(reason(&steps, &steps[1]), "Compatible");
+        assert_eq!(reason(&steps, &steps[0]), "DowngradeBreaks");
+        let forgotten = [steps[0].clone(), steps[2].clone()];
+        assert_eq!(reason(&forgotten, &steps[0]), "DowngradeBreaks");
     }
 
     #[test]

@@ -102,7 +102,8 @@ impl Server {
             });
         }
         let secure = tls.is_some();
-        tracker.spawn(listen::serve(listener, tls, router, stop.clone()));
+        let bounds = listen::Bounds::default();
+        tracker.spawn(listen::serve(listener, tls, router, bounds, stop.clone()));
         tracker.close();
         tracing::info!(%address, tls = secure, replica = %fleet.holder, "the fleet API is served");
         Ok(Self {

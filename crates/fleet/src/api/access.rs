@@ -28,6 +28,7 @@ pub fn action(operation: Operation) -> Option<Action> {
         O::ApproveCrd | O::AddWaiver | O::DeleteWaiver => Action::ApproveDefinitions,
         O::RegisterCluster | O::ChangeCluster | O::DeleteCluster => Action::ManageClusters,
         O::ListAudit => Action::ReadAudit,
+        O::ChangePassword => Action::ChangePassword,
         O::ListUsers | O::CreateUser | O::DeleteUser => Action::ManageUsers,
     })
 }

@@ -26,6 +26,8 @@ pub struct Trace {
     flags: TraceFlags,
     /// What the caller's tracing systems keep in it; passed on as it is.
     state: TraceState,
+    /// It is the caller's, and not one of our own.
+    is_given: bool,
 }
 
 impl Trace {
@@ -38,6 +40,7 @@ impl Trace {
                 span: Uuid::new_v4().simple().to_string()[..16].to_owned(),
                 flags: TraceFlags::SAMPLED,
                 state: TraceState::NONE,
+                is_given: false,
             })
     }
 
@@ -59,19 +62,19 @@ impl Trace {
             span: span.to_owned(),
             flags: flags & TraceFlags::SAMPLED,
             state: state(headers),
+            is_given: true,
         })
     }
 
     /// What our spans hang under, so that they have this id wherever they are sent.
-    fn context(&self) -> opentelemetry::Context {
-        let span = SpanContext::new(
+    fn context(&self) -> SpanContext {
+        SpanContext::new(
             TraceId::from_hex(&self.id).unwrap_or(TraceId::INVALID),
             SpanId::from_hex(&self.span).unwrap_or(SpanId::INVALID),
             self.flags,
             true,
             self.state.clone(),
-        );
-        opentelemetry::Context::new().with_remote_span_context(span)
+        )
     }
 }
 
@@ -104,10 +107,10 @@ fn is_hex(text: &str, digits: usize) -> bool {
 }
 
 pub async fn traced(mut request: Request, next: Next) -> Response {
-    let trace = Trace::of(request.headers());
+    let given = Trace::of(request.headers());
     let span = tracing::info_span!(
         "request",
-        trace_id = trace.id,
+        trace_id = given.id,
         method = %request.method(),
         path = request.uri().path(),
         user = tracing::field::Empty,
@@ -116,8 +119,12 @@ pub async fn traced(mut request: Request, next: Next) -> Response {
         crd = tracing::field::Empty,
         version = tracing::field::Empty,
     );
-    let _ = span.set_parent(trace.context());
-    request.extensions_mut().insert(trace);
+    let context = given.context();
+    let _ = span.set_parent(opentelemetry::Context::new().with_remote_span_context(context.clone()));
+    if given.is_given {
+        trace::remember(&span, context);
+    }
+    request.extensions_mut().insert(given);
     next.run(request).instrument(span).await
 }
 

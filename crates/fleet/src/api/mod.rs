@@ -80,6 +80,7 @@ fn handler(operation: Operation) -> MethodRouter<App> {
         O::OpenApi => get(system::openapi),
         O::Docs => get(docs::page),
         O::Login => post(people::login),
+        O::ChangePassword => post(people::change_password),
         O::ListOperators => get(operators::list),
         O::RegisterOperator => post(operators::register),
         O::GetOperator => get(operators::show),

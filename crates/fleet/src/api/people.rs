@@ -18,6 +18,15 @@ pub async fn login(State(app): State<App>, sent: Sent<api::Login>) -> Result<Jso
         .map(Json)
 }
 
+pub async fn change_password(
+    State(app): State<App>,
+    sent: Sent<api::ChangePassword>,
+) -> Result<Json<api::LoggedIn>, Error> {
+    people::change_password(&app.fleet, &sent.ask, sent.body)
+        .await
+        .map(Json)
+}
+
 pub async fn list(State(app): State<App>, query: Query) -> Result<Json<api::Users>, Error> {
     people::list(&app.fleet, query.window()?).await.map(Json)
 }

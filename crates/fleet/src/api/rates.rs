@@ -39,7 +39,8 @@ impl RateLimits {
 
     fn per_minute(&self, operation: Operation) -> u32 {
         match operation {
-            Operation::Login => self.rates.login,
+            // Both take a guess at a password.
+            Operation::Login | Operation::ChangePassword => self.rates.login,
             Operation::RegisterCluster => self.rates.register_cluster,
             other if other.spec().method == "get" => self.rates.read,
             _ => self.rates.write,

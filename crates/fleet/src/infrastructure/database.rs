@@ -24,6 +24,17 @@ const MIGRATIONS: &[(i32, &str, &str)] = &[
     ),
     (5, "answers", include_str!("../../migrations/0005_answers.sql")),
     (6, "secrets", include_str!("../../migrations/0006_secrets.sql")),
+    (
+        7,
+        "judgements",
+        include_str!("../../migrations/0007_judgements.sql"),
+    ),
+    (8, "looks", include_str!("../../migrations/0008_looks.sql")),
+    (
+        9,
+        "passwords",
+        include_str!("../../migrations/0009_passwords.sql"),
+    ),
 ];
 
 /// "gantry" as a number: replicas that start together wait for each other here.

@@ -1,6 +1,7 @@
 //! Clusters as they are reached: a client from sanitised credentials, and a look at what is there. Every call has a
 //! deadline, because a cluster that hangs must delay nobody else.
 
+mod definitions;
 pub mod deployer;
 mod identity;
 pub mod objects;
@@ -9,7 +10,7 @@ pub mod slots;
 
 use std::time::{Duration, Instant};
 
-use gantry_fleet_domain::{cluster::Sight, crd_policy};
+use gantry_fleet_domain::cluster::Sight;
 use http_body_util::Limited;
 use hyper::body::Incoming;
 use hyper_timeout::TimeoutConnector;
@@ -17,25 +18,29 @@ use hyper_util::{
     client::legacy,
     rt::{TokioExecutor, TokioTimer},
 };
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::core::v1::{Namespace, Node};
 use kube::{
     Api, Client, Config,
     api::ListParams,
     client::{Body, ClientBuilder, ConfigExt as _},
     config::{KubeConfigOptions, Kubeconfig},
-    core::{ApiResource, DynamicObject, GroupVersionKind},
 };
 use serde_json::Value;
 use tower::{
     BoxError, ServiceExt as _,
     util::{MapRequestLayer, option_layer},
 };
+use uuid::Uuid;
 
 use self::slots::{NONE_FREE, Slots};
 use super::{http::NOBODYS, store::clusters::SeenCrd, trace};
 
-/// For everything that one look asks.
+/// For everything that the health of a cluster is told by.
 const LOOK: Duration = Duration::from_secs(10);
+/// For its definitions, of which there may be thousands: what they take says nothing of its health.
+pub const DEFINITIONS: Duration = Duration::from_secs(25);
+/// While somebody waits; the next look goes on with them.
+pub const FIRST_DEFINITIONS: Duration = Duration::from_secs(10);
 const PAGE: u32 = 250;
 /// For waiting for a slot, connecting, and TLS.
 const CONNECT: Duration = Duration::from_secs(9);
@@ -46,6 +51,7 @@ const MAX_ANSWER: usize = 64 << 20;
 /// Reasons that are none of the cluster's.
 pub const BUSY: &str = "ConnectionsBusy";
 pub const NO_DATABASE: &str = "DatabaseUnavailable";
+pub const NO_KEY: &str = "KeyUnavailable";
 
 /// Why a cluster cannot be used; one word, and a sentence without any value of the credentials.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -58,7 +64,7 @@ pub struct Unreachable {
 impl Unreachable {
     /// Whether it says nothing of the cluster.
     pub fn is_ours(&self) -> bool {
-        [BUSY, NO_DATABASE].contains(&self.reason)
+        [BUSY, NO_DATABASE, NO_KEY].contains(&self.reason)
     }
 
     pub fn timeout(after: Duration) -> Self {
@@ -75,7 +81,7 @@ pub struct Look {
     pub ready: u32,
     pub not_ready: u32,
     pub latency: Duration,
-    /// Not known when we may not list them.
+    /// Not known when we may not read them, or they were not listed in time.
     pub crds: Option<Vec<SeenCrd>>,
 }
 
@@ -139,12 +145,17 @@ pub fn with_token(document: &Value, token: &str) -> Value {
     document
 }
 
-/// Asks for version, nodes and definitions.
-pub async fn look(client: &Client) -> Result<Look, Unreachable> {
-    match tokio::time::timeout(LOOK, ask(client)).await {
-        Ok(answer) => answer,
-        Err(_) => Err(Unreachable::timeout(LOOK)),
+/// Asks for version, nodes and definitions; for these only as long as `patience`, and only for those that are not known.
+pub async fn look(client: &Client, known: &[SeenCrd], patience: Duration) -> Result<Look, Unreachable> {
+    let mut look = match tokio::time::timeout(LOOK, ask(client)).await {
+        Ok(answer) => answer?,
+        Err(_) => return Err(Unreachable::timeout(LOOK)),
+    };
+    match definitions::look(client, known, patience).await {
+        Ok(crds) => look.crds = Some(crds),
+        Err(why) => tracing::debug!(reason = why.reason, "definitions could not be listed"),
     }
+    Ok(look)
 }
 
 async fn ask(client: &Client) -> Result<Look, Unreachable> {
@@ -156,20 +167,22 @@ async fn ask(client: &Client) -> Result<Look, Unreachable> {
     let latency = begin.elapsed();
     // One after the other: one connection for each cluster is enough, and a hundred of them are not too many.
     let (ready, not_ready) = nodes(client).await?;
-    let crds = crds(client).await;
     Ok(Look {
         version: version.git_version,
         ready,
         not_ready,
         latency,
-        crds: match crds {
-            Ok(crds) => Some(crds),
-            Err(error) => {
-                tracing::debug!(reason = error.reason, "definitions could not be listed");
-                None
-            }
-        },
+        crds: None,
     })
+}
+
+/// What tells a cluster from every other one, if we may read it: the uid of the namespace that each has from its first day
+/// to its last.
+pub async fn identity(client: &Client) -> Option<String> {
+    let api: Api<Namespace> = Api::all(client.clone());
+    let found = tokio::time::timeout(LOOK, api.get_metadata("kube-system")).await;
+    let uid = found.ok()?.ok()?.metadata.uid?;
+    uid.parse::<Uuid>().ok().map(|uid| uid.to_string())
 }
 
 /// Waits until rights that were just given are known to the server, for two seconds at most.
@@ -207,39 +220,6 @@ async fn nodes(client: &Client) -> Result<(u32, u32), Unreachable> {
         match page.metadata.continue_.filter(|token| !token.is_empty()) {
             Some(token) => params = params.continue_token(&token),
             None => return Ok((ready, not_ready)),
-        }
-    }
-}
-
-async fn crds(client: &Client) -> Result<Vec<SeenCrd>, Unreachable> {
-    let resource = ApiResource::from_gvk_with_plural(
-        &GroupVersionKind::gvk("apiextensions.k8s.io", "v1", "CustomResourceDefinition"),
-        "customresourcedefinitions",
-    );
-    let api: Api<DynamicObject> = Api::all_with(client.clone(), &resource);
-    let mut seen = Vec::new();
-    // They are large; a few at a time.
-    let mut params = ListParams::default().limit(20);
-    loop {
-        let page = api.list(&params).await.map_err(|error| explain(&error))?;
-        for crd in &page.items {
-            let versions = crd
-                .data
-                .pointer("/status/storedVersions")
-                .and_then(Value::as_array);
-            seen.push(SeenCrd {
-                name: crd.metadata.name.clone().unwrap_or_default(),
-                digest: crd_policy::digest(&crd.data),
-                stored_versions: versions
-                    .into_iter()
-                    .flatten()
-                    .filter_map(|version| version.as_str().map(str::to_owned))
-                    .collect(),
-            });
-        }
-        match page.metadata.continue_.filter(|token| !token.is_empty()) {
-            Some(token) => params = params.continue_token(&token),
-            None => return Ok(seen),
         }
     }
 }
@@ -351,13 +331,19 @@ mod tests {
         let client = connect(&document(&format!("https://127.0.0.1:{port}")), &slots)
             .await
             .unwrap();
-        assert_eq!(look(&client).await.unwrap_err().reason, "ConnectionRefused");
+        assert_eq!(
+            look(&client, &[], LOOK).await.unwrap_err().reason,
+            "ConnectionRefused"
+        );
         let client = connect(&document("https://no-such-host.invalid"), &slots)
             .await
             .unwrap();
-        assert_eq!(look(&client).await.unwrap_err().reason, "NameUnknown");
+        assert_eq!(look(&client, &[], LOOK).await.unwrap_err().reason, "NameUnknown");
         let client = connect(&document("https://0xa9fea9fe"), &slots).await.unwrap();
-        assert_eq!(look(&client).await.unwrap_err().reason, "AddressRefused");
+        assert_eq!(
+            look(&client, &[], LOOK).await.unwrap_err().reason,
+            "AddressRefused"
+        );
     }
 
     fn document(server: &str) -> Value {

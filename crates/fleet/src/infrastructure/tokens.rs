@@ -9,7 +9,7 @@ use std::{
 };
 
 use gantry_fleet_domain::{
-    access::{Caller, Role},
+    access::{Caller, LocalUser, Role},
     cluster::Environment,
 };
 use jiff::{SignedDuration, Timestamp};
@@ -76,7 +76,9 @@ struct Claims {
     iss: String,
     aud: Several,
     exp: i64,
-    iat: i64,
+    /// Nobody here looks at it, and not every issuer tells it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    iat: Option<i64>,
     #[serde(default)]
     roles: Several,
     #[serde(default, skip_serializing)]
@@ -86,6 +88,14 @@ struct Claims {
     /// Of the local user who logged in for it. Under a name that no identity provider uses for something else.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     gantry_user: Option<Uuid>,
+    /// How often that user had changed the password then.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    gantry_generation: i32,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands in a reference")]
+fn is_zero(number: &i32) -> bool {
+    *number == 0
 }
 
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -288,7 +298,10 @@ fn caller(claims: &Claims) -> Caller {
             .environments
             .as_ref()
             .map(|names| names.iter().filter_map(|name| name.parse().ok()).collect()),
-        user: claims.gantry_user,
+        user: claims.gantry_user.map(|id| LocalUser {
+            id,
+            generation: claims.gantry_generation,
+        }),
     }
 }
 
@@ -389,8 +402,8 @@ pub struct Grant<'g> {
     pub subject: &'g str,
     pub roles: &'g BTreeSet<Role>,
     pub environments: Option<&'g BTreeSet<Environment>>,
-    /// The local user it is for; the token ends with them.
-    pub user: Option<Uuid>,
+    /// The local user it is for; the token ends with them, and with their password.
+    pub user: Option<LocalUser>,
     pub lifetime: SignedDuration,
 }
 
@@ -410,13 +423,14 @@ impl Issuer {
             iss: self.name.clone(),
             aud: Several::One(self.audience.clone()),
             exp: expires.as_second(),
-            iat: now.as_second(),
+            iat: Some(now.as_second()),
             roles: Several::Many(grant.roles.iter().map(|role| role.name().to_owned()).collect()),
             role: Several::None,
             environments: grant
                 .environments
                 .map(|names| Several::Many(names.iter().map(|name| name.name().to_owned()).collect())),
-            gantry_user: grant.user,
+            gantry_user: grant.user.map(|user| user.id),
+            gantry_generation: grant.user.map_or(0, |user| user.generation),
         };
         let token = encode(&Header::new(Algorithm::HS256), &claims, &self.key).map_err(TokenError::Sign)?;
         Ok((token, expires))

@@ -1,20 +1,47 @@
 //! The trace goes on where we ask others: API servers and chart repositories are told which span they are asked from.
 
 use http::{HeaderMap, HeaderValue, Request};
-use opentelemetry::trace::TraceContextExt as _;
+use opentelemetry::trace::{SpanContext, TraceContextExt as _};
 use tracing_opentelemetry::OpenTelemetrySpanExt as _;
+use tracing_subscriber::{Registry, registry::LookupSpan as _};
 
 pub const PARENT: &str = "traceparent";
 pub const STATE: &str = "tracestate";
 
-/// W3C trace context of the span that we are in, with what others keep in it; nothing while spans are not sent anywhere.
+/// The caller's place in its trace, beside the span of the request.
+struct Caller(SpanContext);
+
+/// Keeps with a span where its caller is: where spans are sent nowhere, that is all there is to pass on.
+pub fn remember(span: &tracing::Span, caller: SpanContext) {
+    span.with_subscriber(|(id, dispatch)| {
+        if let Some(span) = dispatch
+            .downcast_ref::<Registry>()
+            .and_then(|registry| registry.span(id))
+        {
+            span.extensions_mut().replace(Caller(caller));
+        }
+    });
+}
+
+/// Of the request that the span we are in belongs to.
+fn caller() -> Option<SpanContext> {
+    let found = tracing::Span::current().with_subscriber(|(id, dispatch)| {
+        let span = dispatch.downcast_ref::<Registry>()?.span(id)?;
+        span.scope()
+            .find_map(|span| Some(span.extensions().get::<Caller>()?.0.clone()))
+    });
+    found.flatten()
+}
+
+/// W3C trace context of the span that we are in, with what others keep in it. While spans are not sent anywhere, that of our
+/// caller as it came; nothing where there was none.
 pub fn headers() -> HeaderMap {
     let mut headers = HeaderMap::new();
     let context = tracing::Span::current().context();
-    let span = context.span().span_context().clone();
-    if !span.is_valid() {
+    let ours = Some(context.span().span_context().clone()).filter(SpanContext::is_valid);
+    let Some(span) = ours.or_else(caller) else {
         return headers;
-    }
+    };
     let flags = span.trace_flags().to_u8();
     let parent = format!("00-{}-{}-{flags:02x}", span.trace_id(), span.span_id());
     for (name, text) in [(PARENT, parent), (STATE, span.trace_state().header())] {
@@ -70,5 +97,28 @@ mod tests {
             put_on(Request::new(())).headers().is_empty(),
             "no trace, no header"
         );
+    }
+    #[test]
+    fn without_a_collector_the_callers_trace_is_passed_on_as_it_came() {
+        let remote = SpanContext::new(
+            TraceId::from_hex("4bf92f3577b34da6a3ce929d0e0e4736").unwrap(),
+            SpanId::from_hex("00f067aa0ba902b7").unwrap(),
+            TraceFlags::SAMPLED,
+            true,
+            TraceState::from_key_value([("rojo", "1")]).unwrap(),
+        );
+        tracing::subscriber::with_default(tracing_subscriber::registry(), || {
+            let span = tracing::info_span!("request");
+            remember(&span, remote);
+            let asked = span.in_scope(|| tracing::info_span!("inner").in_scope(|| put_on(Request::new(()))));
+            assert_eq!(
+                asked.headers()[PARENT],
+                "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+            );
+            assert_eq!(asked.headers()[STATE], "rojo=1");
+            let other = tracing::info_span!("another request");
+            let asked = other.in_scope(|| put_on(Request::new(())));
+            assert!(asked.headers().is_empty(), "it came without a trace");
+        });
     }
 }

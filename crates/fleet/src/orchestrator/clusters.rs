@@ -1,29 +1,30 @@
 //! Clusters: registered when they can be reached, with credentials that only their row's key opens.
 
-use base64::{Engine as _, engine::general_purpose::STANDARD};
 use gantry_fleet_api as api;
 use gantry_fleet_domain::{
     cluster::{self, Health, NewCluster},
     fields::Complaints,
-    kubeconfig::{Sanitised, sanitise},
 };
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::{Ask, Begun, Fleet, Record, Reply, Work, reach};
+use super::{
+    Ask, Begun, Fleet, Record, Reply, Work,
+    credentials::{Proven, is_another, prove, read_kubeconfig},
+    reach,
+};
 use crate::{
     Error,
     error::is_taken,
     infrastructure::{
-        keys::{KeyError, Place},
-        kubernetes::{self, Look, Unreachable, deployer, reader},
+        keys::{KeyError, Place, Sealed},
+        kubernetes::{Look, deployer, reader},
         store::{
             Window, accesses, audit,
             clusters::{self as store, ClusterRow},
             deployers, idempotency, labels, time,
         },
-        yaml,
     },
 };
 
@@ -31,7 +32,7 @@ pub const KIND: &str = "cluster";
 
 pub async fn list(fleet: &Fleet, mut filter: store::Filter, window: Window) -> Result<api::Clusters, Error> {
     let now = fleet.now();
-    filter.fresh_since = Some(time(now - SignedDuration::from_mins(5)));
+    filter.fresh = Some((time(now - cluster::FRESH), time(now + cluster::FRESH)));
     let (rows, total) = store::list(&fleet.pool, &filter, window).await?;
     Ok(api::Clusters {
         page: api::Page::new(total, window.limit, window.offset, rows.len()),
@@ -55,15 +56,19 @@ async fn row(fleet: &Fleet, name: &str) -> Result<ClusterRow, Error> {
 /// What the last look found; it is at most a minute old while the cluster is enabled.
 pub async fn health(fleet: &Fleet, name: &str) -> Result<api::ClusterHealth, Error> {
     let row = row(fleet, name).await?;
-    let health = current(&row, fleet.now());
+    let shown = shown(&row, fleet.now());
+    let is_known = shown.health != Health::Unknown;
     Ok(api::ClusterHealth {
-        api_server_reachable: row.latency_ms.is_some() && health != Health::Unknown,
-        api_server_latency_ms: row.latency_ms.and_then(|ms| u64::try_from(ms).ok()),
+        api_server_reachable: row.latency_ms.is_some() && is_known,
+        api_server_latency_ms: row
+            .latency_ms
+            .and_then(|ms| u64::try_from(ms).ok())
+            .filter(|_| is_known),
         cluster_name: row.name,
-        health_status: health.name().to_owned(),
-        reason: row.health_reason,
-        message: row.health_message,
-        since: row.health_since.map(Into::into),
+        health_status: shown.health.name().to_owned(),
+        reason: shown.reason,
+        message: shown.message,
+        since: shown.since,
         kubernetes_version: row.kubernetes_version,
         node_health: api::NodeHealth {
             ready: count(row.nodes_ready),
@@ -87,7 +92,7 @@ pub async fn register(fleet: &Fleet, ask: &Ask, body: api::RegisterCluster) -> R
         return Ok(reply);
     }
     let id = Uuid::new_v4();
-    let look = prove(fleet, ask, id, &credentials, "registration").await?;
+    let Proven { look, identity } = prove(fleet, ask, id, &credentials, "registration").await?;
     let sealed = fleet
         .keys
         .seal(place(id), credentials.document.to_string().as_bytes())
@@ -140,6 +145,7 @@ pub async fn register(fleet: &Fleet, ask: &Ask, body: api::RegisterCluster) -> R
                 error.into()
             }
         })?;
+    store::set_identity(work.db(), id, identity.as_deref()).await?;
     if let Some(crds) = &look.crds {
         store::set_crds(work.db(), id, crds, now).await?;
     }
@@ -178,14 +184,18 @@ pub async fn change(fleet: &Fleet, ask: &Ask, name: &str, body: api::ChangeClust
     let renewed = match &body.kubeconfig {
         Some(kubeconfig) => {
             let credentials = read_kubeconfig(fleet, kubeconfig)?;
-            prove(fleet, ask, before.id, &credentials, "new credentials").await?;
+            let proven = prove(fleet, ask, before.id, &credentials, "new credentials").await?;
             let plain = credentials.document.to_string();
             let sealed = fleet
                 .keys
                 .seal(place(before.id), plain.as_bytes())
                 .await
                 .map_err(locked)?;
-            Some((sealed, credentials.server))
+            Some(Renewed {
+                sealed,
+                server: credentials.server,
+                identity: proven.identity,
+            })
         }
         None => None,
     };
@@ -215,14 +225,33 @@ pub async fn change(fleet: &Fleet, ask: &Ask, name: &str, body: api::ChangeClust
         changed.push("isEnabled");
         row.enabled = enabled;
     }
-    if let Some((_, server)) = &renewed {
+    if let Some(renewed) = &renewed {
         changed.push("kubeconfig");
-        row.api_server_url.clone_from(server);
+        row.api_server_url.clone_from(&renewed.server);
+        let known = store::identity(work.db(), row.id).await?;
+        if is_another(known.as_deref(), renewed.identity.as_deref()) {
+            return Err(Error::Conflict {
+                code: "ANOTHER_CLUSTER",
+                message: format!(
+                    "the kubeconfig leads to another cluster than {name:?}; register that one under a name of its own, and \
+                     delete {name:?} if it is gone"
+                ),
+            });
+        }
+        if let Some(identity) = &renewed.identity {
+            store::set_identity(work.db(), row.id, Some(identity)).await?;
+        }
     }
     row.revision += 1;
     row.updated_at = time(work.now);
     let now = time(work.now);
-    store::update(work.db(), &row, renewed.as_ref().map(|renewed| &renewed.0), now).await?;
+    store::update(
+        work.db(),
+        &row,
+        renewed.as_ref().map(|renewed| &renewed.sealed),
+        now,
+    )
+    .await?;
     let id = row.id;
     let reply = finish(
         work,
@@ -234,6 +263,13 @@ pub async fn change(fleet: &Fleet, ask: &Ask, name: &str, body: api::ChangeClust
     .await?;
     fleet.connections.forget(id);
     Ok(reply)
+}
+
+/// Credentials that were proven and are about to be stored.
+struct Renewed {
+    sealed: Sealed,
+    server: String,
+    identity: Option<String>,
 }
 
 /// Our accounts in the cluster are taken away, if the cluster answers. The credentials go with the row, the row's key with
@@ -300,69 +336,6 @@ async fn take_ours_away(fleet: &Fleet, id: Uuid) {
     }
 }
 
-fn read_kubeconfig(fleet: &Fleet, given: &api::Kubeconfig) -> Result<Sanitised, Error> {
-    let bad = |messages: Vec<String>| Error::Refused {
-        code: "INVALID_KUBECONFIG",
-        message: "the kubeconfig cannot be used".to_owned(),
-        details: messages
-            .into_iter()
-            .map(|message| api::Detail {
-                field: "kubeconfig".to_owned(),
-                message,
-            })
-            .collect(),
-    };
-    let document = match &given.0 {
-        Value::Object(_) if yaml::is_too_deep(&given.0, yaml::SMALL) => {
-            return Err(bad(vec!["is nested too deeply".to_owned()]));
-        }
-        Value::Object(_) => given.0.clone(),
-        Value::String(text) => {
-            let compact: String = text.split_whitespace().collect();
-            let bytes = STANDARD.decode(compact).map_err(|_| {
-                bad(vec![
-                    "is not base64; send the file in base64, or as a JSON object".to_owned(),
-                ])
-            })?;
-            let text = String::from_utf8(bytes).map_err(|_| bad(vec!["is not text".to_owned()]))?;
-            yaml::document(&text, yaml::SMALL).map_err(|error| bad(vec![error.to_string()]))?
-        }
-        _ => {
-            return Err(bad(vec![
-                "must be the file in base64, or a JSON object".to_owned(),
-            ]));
-        }
-    };
-    sanitise(&document, fleet.allow).map_err(bad)
-}
-
-/// Connects, or says why that does not work. Who asked for it is known either way.
-#[tracing::instrument(name = "cluster.connect", skip_all, fields(server = credentials.server))]
-async fn prove(
-    fleet: &Fleet,
-    ask: &Ask,
-    id: Uuid,
-    credentials: &Sanitised,
-    purpose: &str,
-) -> Result<Look, Error> {
-    let mut work = Work::by(fleet, &ask.caller, &ask.trace_id).await?;
-    work.record(Record {
-        action: "cluster.accessed",
-        outcome: "Succeeded",
-        target_kind: KIND,
-        target_id: &id.to_string(),
-        details: json!({"purpose": purpose, "identity": "uploaded", "server": credentials.server}),
-    })
-    .await?;
-    work.commit().await?;
-    let slots = &fleet.connections.slots;
-    let look = async { kubernetes::look(&kubernetes::connect(&credentials.document, slots).await?).await };
-    look.await.map_err(|why: Unreachable| Error::Unavailable {
-        code: "CLUSTER_UNREACHABLE",
-        message: format!("the cluster cannot be used: {}", why.message),
-    })
-}
-
 pub fn place(id: Uuid) -> Place {
     Place {
         table: "clusters",
@@ -413,14 +386,24 @@ fn count(number: i32) -> u32 {
     u32::try_from(number).unwrap_or(0)
 }
 
-fn current(row: &ClusterRow, now: Timestamp) -> Health {
-    let stored = Health::from_name(&row.health).unwrap_or(Health::Unknown);
-    cluster::current(stored, row.checked_at.map(Into::into), now)
+fn shown(row: &ClusterRow, now: Timestamp) -> cluster::Shown {
+    cluster::shown(
+        &cluster::Stored {
+            health: Health::from_name(&row.health).unwrap_or(Health::Unknown),
+            reason: &row.health_reason,
+            message: &row.health_message,
+            since: row.health_since.map(Into::into),
+            checked_at: row.checked_at.map(Into::into),
+            is_enabled: row.enabled,
+        },
+        now,
+    )
 }
 
 fn wire(row: ClusterRow, now: Timestamp) -> api::Cluster {
+    let shown = shown(&row, now);
     api::Cluster {
-        health_status: current(&row, now).name().to_owned(),
+        health_status: shown.health.name().to_owned(),
         cluster_id: row.id,
         name: row.name,
         description: row.description,
@@ -428,9 +411,9 @@ fn wire(row: ClusterRow, now: Timestamp) -> api::Cluster {
         api_server_url: row.api_server_url,
         kubernetes_version: row.kubernetes_version,
         node_count: count(row.nodes_ready) + count(row.nodes_not_ready),
-        health_reason: row.health_reason,
-        health_message: row.health_message,
-        health_since: row.health_since.map(Into::into),
+        health_reason: shown.reason,
+        health_message: shown.message,
+        health_since: shown.since,
         last_health_check_at: row.checked_at.map(Into::into),
         labels: labels(&row.labels),
         is_enabled: row.enabled,

@@ -12,14 +12,15 @@ use serde_json::{Value, json};
 
 use super::{
     Ask, Begun, Fleet, Record, Reply, Work,
-    schemas::{Known, MAX_CHANGES, compared, put},
+    comparisons::{Known, MAX_CHANGES, compared},
+    schemas::{Source, put},
     sets, usage, waivers,
 };
 use crate::{
     Error,
     infrastructure::{
         store::{
-            Window,
+            Window, crd_schemas,
             crds::{self as store, CrdRow, SchemaRow},
             operators, time,
         },
@@ -88,9 +89,12 @@ pub async fn register(fleet: &Fleet, ask: &Ask, body: api::RegisterCrd) -> Resul
         definition,
         body.operator_name.as_deref(),
         &body.operator_version,
-        body.migration_guide.as_deref(),
+        Source::Person {
+            guide: body.migration_guide.as_deref(),
+        },
     )
-    .await?;
+    .await?
+    .name;
     if let Some(operator) = operator {
         sets::settle(&mut work, &operator).await?;
     }
@@ -190,7 +194,7 @@ pub async fn approve(fleet: &Fleet, ask: &Ask, name: &str, body: api::ApproveCrd
         });
     };
     let (person, now) = (work.person, time(work.now));
-    store::decide(
+    crd_schemas::decide(
         work.db(),
         row.id,
         &schema.operator_version,

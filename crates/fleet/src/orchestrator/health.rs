@@ -43,7 +43,10 @@ pub async fn visit(fleet: &Fleet, claim: Claim, row: &ClusterRow) -> Result<(), 
     let begin = Instant::now();
     let access = reach::reader(fleet, row.id, "health", None).await;
     let found = match &access {
-        Ok(access) => kubernetes::look(&access.client).await,
+        Ok(access) => {
+            let known = store::seen_crds(&fleet.pool, row.id).await?;
+            kubernetes::look(&access.client, &known, kubernetes::DEFINITIONS).await
+        }
         Err(why) => Err(why.clone()),
     };
     if let Err(why) = &found

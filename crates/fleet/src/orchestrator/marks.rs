@@ -2,9 +2,10 @@
 //! guessing one: a hash under a key of the server's own. All replicas have the same key, from the database, where it is
 //! sealed like a kubeconfig; it outlives restarts and rotations of the key that seals.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use aws_lc_rs::hmac;
+use jiff::{SignedDuration, Timestamp};
 use uuid::Uuid;
 
 use super::{Fleet, clusters::locked};
@@ -19,21 +20,48 @@ use crate::{
 const NAME: &str = "requests";
 /// Another replica may make, or replace, the key at the same time.
 const TRIES: usize = 3;
+/// How long another replica may have a key that this one has not: longer than a new file takes to reach all of them.
+const LAG: SignedDuration = SignedDuration::from_mins(10);
 
-/// The key as it was opened last, and the row that it came from.
 #[derive(Default)]
-pub struct Marks(Mutex<Option<(Uuid, hmac::Key)>>);
+pub struct Marks(Mutex<State>);
+
+#[derive(Default)]
+struct State {
+    /// The key as it was opened last, and the row that it came from.
+    opened: Option<(Uuid, hmac::Key)>,
+    /// A row whose key we have not, and since when that is known.
+    locked: Option<(Uuid, Timestamp)>,
+}
 
 impl Marks {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn kept(&self, id: Uuid) -> Option<hmac::Key> {
-        let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        kept.as_ref()
-            .filter(|(of, _)| *of == id)
-            .map(|(_, key)| key.clone())
+        let state = self.state();
+        let opened = state.opened.as_ref().filter(|(of, _)| *of == id);
+        opened.map(|(_, key)| key.clone())
     }
 
     fn keep(&self, id: Uuid, key: &hmac::Key) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((id, key.clone()));
+        *self.state() = State {
+            opened: Some((id, key.clone())),
+            locked: None,
+        };
+    }
+
+    /// Whether nobody can be waited for any more who has the key of this row.
+    fn is_lost(&self, id: Uuid, now: Timestamp) -> bool {
+        let mut state = self.state();
+        match state.locked {
+            Some((of, since)) if of == id => now.duration_since(since) >= LAG,
+            _ => {
+                state.locked = Some((id, now));
+                false
+            }
+        }
     }
 }
 
@@ -64,6 +92,15 @@ async fn key(fleet: &Fleet) -> Result<hmac::Key, Error> {
                 let key = hmac::Key::new(hmac::HMAC_SHA256, &secret);
                 fleet.marks.keep(id, &key);
                 return Ok(key);
+            }
+            // Another replica has a new key before us, perhaps: what it can open must stay.
+            Err(error @ KeyError::Unknown(_)) if !fleet.marks.is_lost(id, fleet.now()) => {
+                return Err(Error::Unavailable {
+                    code: "KEY_UNAVAILABLE",
+                    message: format!(
+                        "requests with an Idempotency-Key cannot be recognised by this replica yet: {error}"
+                    ),
+                });
             }
             // What sealed it is gone for good. Requests of the last day are not recognised any more, which is told to those
             // who repeat them; new ones are.

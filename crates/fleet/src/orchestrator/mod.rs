@@ -3,7 +3,9 @@
 
 pub mod audit;
 pub mod clusters;
+mod comparisons;
 pub mod crds;
+mod credentials;
 pub mod deployer;
 pub mod health;
 mod marks;
@@ -11,6 +13,7 @@ pub mod operators;
 pub mod people;
 pub mod proof;
 pub mod reach;
+pub mod renewal;
 pub mod repositories;
 pub mod retention;
 pub mod schemas;

@@ -1,14 +1,15 @@
-//! Local users: login with lockout, and removal that takes their name out of everything.
+//! Local users: login with lockout, passwords, and removal that takes their name out of everything.
 
 use std::collections::BTreeSet;
 
 use gantry_fleet_api as api;
 use gantry_fleet_domain::{
-    access::{Caller, Role},
+    access::{Caller, LocalUser, Role},
     cluster::Environment,
     fields::Complaints,
     lockout,
 };
+use jiff::Timestamp;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
@@ -22,11 +23,13 @@ use crate::{
             people::{self as store, UserRow},
             time,
         },
-        tokens::Grant,
+        tokens::{FileIssuer, Grant},
     },
 };
 
 const KIND: &str = "user";
+const LOGIN: &str = "user.login";
+const PASSWORD: &str = "user.password-changed";
 const SHORTEST_PASSWORD: usize = 12;
 const LONGEST_PASSWORD: usize = 1024;
 /// Who a login under an unknown name is recorded as, and of whom.
@@ -39,12 +42,7 @@ const WRONG: &str = "the username or the password is wrong, or too many logins f
 
 /// Checks a password and issues a token.
 pub async fn login(fleet: &Fleet, trace_id: &str, body: api::Login) -> Result<api::LoggedIn, Error> {
-    let Some(issuer) = &fleet.issuer else {
-        return Err(Error::refused(
-            "LOGIN_DISABLED",
-            "this server has no local users; get a token from your identity provider",
-        ));
-    };
+    let issuer = issuer(fleet)?;
     if body.password.0.len() > LONGEST_PASSWORD || body.username.len() > 256 {
         return Err(Error::Unauthorized(WRONG));
     }
@@ -56,7 +54,7 @@ pub async fn login(fleet: &Fleet, trace_id: &str, body: api::Login) -> Result<ap
     // Also when it is locked: how long it takes tells nothing.
     let fits = fleet.passwords.matches(body.password.0, stored).await?;
     let mut work = match &user {
-        Some(user) => Work::by_user(fleet, user.id, trace_id)
+        Some(user) => Work::by_user(fleet, user.id, None, trace_id)
             .await
             .map_err(|error| match error {
                 Error::Unauthorized(_) => Error::Unauthorized(WRONG),
@@ -67,25 +65,66 @@ pub async fn login(fleet: &Fleet, trace_id: &str, body: api::Login) -> Result<ap
     // Of nobody, where there is no user: the same is done and written down, so that how long it takes does not tell either
     // that there is none.
     let id = user.as_ref().map_or_else(Uuid::new_v4, |user| user.id);
-    // Looked at when the guess is known, one after the other: many at once are no more guesses.
-    let noted = store::locked_until(work.db(), id).await?.map(Into::into);
-    let locked = lockout::still_locked(noted, now);
-    let Some(user) = user.filter(|_| fits && locked.is_none()) else {
-        let until = match locked {
-            Some(until) => Some(until),
-            None => lockout::locked_until(store::failed(work.db(), id).await?, now),
-        };
-        store::set_lock(work.db(), id, until.map(time)).await?;
+    let guess = guessed(&mut work, id, fits, now).await?;
+    let Some(user) = user.filter(|_| guess.is_right) else {
         // What was typed as a name is not kept: it may be a password.
         let target = if work.person == id {
             id.to_string()
         } else {
             UNKNOWN.to_owned()
         };
-        note(work, "Failed", &target, json!({"locked": locked.is_some()})).await?;
+        let details = json!({"locked": guess.was_locked});
+        note(work, LOGIN, "Failed", &target, details).await?;
         return Err(Error::Unauthorized(WRONG));
     };
-    store::succeeded(work.db(), user.id).await?;
+    let id = user.id.to_string();
+    let answer = logged_in(fleet, issuer, user, now).await?;
+    note(work, LOGIN, "Succeeded", &id, Value::Null).await?;
+    Ok(answer)
+}
+
+fn issuer(fleet: &Fleet) -> Result<&FileIssuer, Error> {
+    fleet.issuer.as_ref().ok_or_else(|| {
+        Error::refused(
+            "LOGIN_DISABLED",
+            "this server has no local users; get a token from your identity provider",
+        )
+    })
+}
+
+/// What became of a guess at a password.
+struct Guess {
+    is_right: bool,
+    was_locked: bool,
+}
+
+/// Counts it. Looked at when the guess is known, one after the other: many at once are no more guesses.
+async fn guessed(work: &mut Work<'_>, id: Uuid, fits: bool, now: Timestamp) -> Result<Guess, Error> {
+    let noted = store::locked_until(work.db(), id).await?.map(Into::into);
+    let locked = lockout::still_locked(noted, now);
+    let guess = Guess {
+        is_right: fits && locked.is_none(),
+        was_locked: locked.is_some(),
+    };
+    if guess.is_right {
+        store::succeeded(work.db(), id).await?;
+        return Ok(guess);
+    }
+    let until = match locked {
+        Some(until) => Some(until),
+        None => lockout::locked_until(store::failed(work.db(), id).await?, now),
+    };
+    store::set_lock(work.db(), id, until.map(time)).await?;
+    Ok(guess)
+}
+
+/// A token for somebody who has proven to be this user.
+async fn logged_in(
+    fleet: &Fleet,
+    issuer: &FileIssuer,
+    user: UserRow,
+    now: Timestamp,
+) -> Result<api::LoggedIn, Error> {
     let roles: BTreeSet<Role> = user.roles.iter().filter_map(|role| role.parse().ok()).collect();
     let environments: Option<BTreeSet<Environment>> = user
         .environments
@@ -95,7 +134,10 @@ pub async fn login(fleet: &Fleet, trace_id: &str, body: api::Login) -> Result<ap
         subject: &user.username,
         roles: &roles,
         environments: environments.as_ref(),
-        user: Some(user.id),
+        user: Some(LocalUser {
+            id: user.id,
+            generation: user.generation,
+        }),
         lifetime: fleet.token_lifetime,
     };
     let (token, expires_at) = issuer
@@ -105,7 +147,6 @@ pub async fn login(fleet: &Fleet, trace_id: &str, body: api::Login) -> Result<ap
         // The secret is a new one.
         fleet.verifier.reload_secrets().await;
     }
-    note(work, "Succeeded", &user.id.to_string(), Value::Null).await?;
     Ok(api::LoggedIn {
         token,
         expires_at,
@@ -121,9 +162,66 @@ pub async fn login(fleet: &Fleet, trace_id: &str, body: api::Login) -> Result<ap
     })
 }
 
-async fn note(mut work: Work<'_>, outcome: &str, user: &str, details: Value) -> Result<(), Error> {
+/// Gives the caller another password, who knows the current one: a token alone, which may have been found somewhere, is not
+/// enough. It is guessed at no faster than at a login. All tokens from before end, also the one that this was asked with.
+pub async fn change_password(
+    fleet: &Fleet,
+    ask: &Ask,
+    body: api::ChangePassword,
+) -> Result<api::LoggedIn, Error> {
+    let mut complaints = Complaints::default();
+    check_password(&mut complaints, "newPassword", &body.new_password);
+    if body.new_password == body.current_password {
+        complaints.add("newPassword", "must be another one than the current");
+    }
+    complaints.or(())?;
+    let Some(caller) = ask.caller.user else {
+        return Err(Error::refused(
+            "NO_LOCAL_USER",
+            "only local users have a password here; change yours where your token comes from",
+        ));
+    };
+    let issuer = issuer(fleet)?;
+    let mut connection = fleet.pool.acquire().await?;
+    let user = store::user_by_id(&mut connection, caller.id).await?;
+    drop(connection);
+    let mut user = user.ok_or(Error::Unauthorized(NO_USER))?;
+    let current = body.current_password.0;
+    let fits = current.len() <= LONGEST_PASSWORD
+        && fleet
+            .passwords
+            .matches(current, Some(user.password_hash.clone()))
+            .await?;
+    let hash = fleet.passwords.hash(body.new_password.0).await?;
+    let mut work = Work::by(fleet, &ask.caller, &ask.trace_id).await?;
+    let (id, now) = (user.id.to_string(), work.now);
+    let guess = guessed(&mut work, user.id, fits, now).await?;
+    if !guess.is_right {
+        let details = json!({"locked": guess.was_locked});
+        note(work, PASSWORD, "Failed", &id, details).await?;
+        return Err(Error::refused(
+            "WRONG_PASSWORD",
+            "the current password is wrong, or too many guesses failed and it has to wait",
+        ));
+    }
+    // What was checked may be another one's by now.
+    user.generation = store::set_password(work.db(), user.id, user.generation, &hash)
+        .await?
+        .ok_or(Error::Unauthorized(NO_USER))?;
+    let answer = logged_in(fleet, issuer, user, now).await?;
+    note(work, PASSWORD, "Succeeded", &id, Value::Null).await?;
+    Ok(answer)
+}
+
+async fn note(
+    mut work: Work<'_>,
+    action: &str,
+    outcome: &str,
+    user: &str,
+    details: Value,
+) -> Result<(), Error> {
     work.record(Record {
-        action: "user.login",
+        action,
         outcome,
         target_kind: KIND,
         target_id: user,
@@ -133,10 +231,12 @@ async fn note(mut work: Work<'_>, outcome: &str, user: &str, details: Value) -> 
     work.commit().await
 }
 
-/// Refuses a token whose user was removed since it was issued, on whichever replica that was.
+/// Refuses a token whose user was removed since it was issued, or has another password, on whichever replica that was.
 pub async fn still_there(fleet: &Fleet, caller: &Caller) -> Result<(), Error> {
     match caller.user {
-        Some(user) if !store::is_user(&fleet.pool, user).await? => Err(Error::Unauthorized(NO_USER)),
+        Some(user) if !store::is_user(&fleet.pool, user.id, user.generation).await? => {
+            Err(Error::Unauthorized(NO_USER))
+        }
         _ => Ok(()),
     }
 }
@@ -187,6 +287,7 @@ pub async fn create(fleet: &Fleet, ask: &Ask, body: api::CreateUser) -> Result<R
         environments,
         failures: 0,
         locked_until: None,
+        generation: 0,
         created_at: time(work.now),
     };
     store::insert(work.db(), &row).await.map_err(|error| {
@@ -259,13 +360,7 @@ fn check(body: &api::CreateUser) -> Result<(Vec<String>, Option<Vec<String>>), E
     if !(1..=128).contains(&body.username.len()) || !body.username.chars().all(good) {
         complaints.add("username", "must be 1 to 128 letters, digits and . - _ @ +");
     }
-    let length = body.password.0.chars().count();
-    if length < SHORTEST_PASSWORD || body.password.0.len() > LONGEST_PASSWORD {
-        complaints.add(
-            "password",
-            format!("must have {SHORTEST_PASSWORD} to {LONGEST_PASSWORD} characters"),
-        );
-    }
+    check_password(&mut complaints, "password", &body.password);
     if body.roles.is_empty() {
         complaints.add("roles", "must name at least one role");
     }
@@ -288,6 +383,16 @@ fn check(body: &api::CreateUser) -> Result<(Vec<String>, Option<Vec<String>>), E
         }
     }
     complaints.or((roles, environments)).map_err(Into::into)
+}
+
+fn check_password(complaints: &mut Complaints, field: &str, password: &api::Password) {
+    let length = password.0.chars().count();
+    if length < SHORTEST_PASSWORD || password.0.len() > LONGEST_PASSWORD {
+        complaints.add(
+            field,
+            format!("must have {SHORTEST_PASSWORD} to {LONGEST_PASSWORD} characters"),
+        );
+    }
 }
 
 fn wire(row: UserRow) -> api::User {

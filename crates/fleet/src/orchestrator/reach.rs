@@ -16,8 +16,8 @@ use super::{Fleet, Record, SYSTEM, Work, clusters};
 use crate::{
     Error,
     infrastructure::{
-        keys::Sealed,
-        kubernetes::{self, NO_DATABASE, Unreachable, reader as account, slots::Slots},
+        keys::{KeyError, Sealed},
+        kubernetes::{self, NO_DATABASE, NO_KEY, Unreachable, reader as account, slots::Slots},
         store::{
             accesses::{self, AccessRow, Key},
             clusters as store, time,
@@ -242,12 +242,24 @@ fn gone(message: &str) -> Unreachable {
     }
 }
 
+/// A Vault that is away, and a key that another replica has and this one not yet, say nothing of the cluster.
+fn unopened(error: &KeyError) -> Unreachable {
+    let message = format!("the credentials cannot be opened: {error}");
+    match error {
+        KeyError::Vault(_) | KeyError::Unknown(_) | KeyError::Random => Unreachable {
+            reason: NO_KEY,
+            message,
+        },
+        KeyError::DoesNotOpen | KeyError::Format { .. } | KeyError::Empty => gone(&message),
+    }
+}
+
 async fn opened(fleet: &Fleet, id: Uuid, sealed: &Sealed, purpose: &str) -> Result<Value, Unreachable> {
     let plain = fleet
         .keys
         .open(clusters::place(id), sealed)
         .await
-        .map_err(|error| gone(&format!("the credentials cannot be opened: {error}")))?;
+        .map_err(|error| unopened(&error))?;
     let document =
         serde_json::from_slice(&plain).map_err(|_| gone("the credentials are not what was stored"))?;
     if let Err(error) = record_access(fleet, id, purpose).await {

@@ -3,7 +3,10 @@
 
 use std::sync::PoisonError;
 
-use gantry_fleet_domain::steady::{Look, is_steady};
+use gantry_fleet_domain::{
+    crd_digest,
+    steady::{Look, is_steady},
+};
 use jiff::SignedDuration;
 use serde_json::json;
 
@@ -12,7 +15,7 @@ use crate::{
     Error,
     infrastructure::{
         database,
-        store::{audit, crds, idempotency, people, rates, time, waivers},
+        store::{audit, crd_schemas, idempotency, people, rates, time, waivers},
     },
 };
 
@@ -62,7 +65,7 @@ pub async fn apply(fleet: &Fleet) -> Result<(), Error> {
         expired = waivers::forget(work.db(), time(now - kept)).await?;
     }
     if let Some(kept) = kept.schemas {
-        schemas = crds::forget_schemas(work.db(), time(now - kept)).await?;
+        schemas = crd_schemas::forget(work.db(), time(now - kept), crd_digest::FORM).await?;
     }
     if let Some(kept) = kept.people {
         names = people::forget(work.db(), time(now - kept), SYSTEM, time(now)).await?;

@@ -1,17 +1,22 @@
 //! How definitions get in: found in charts or given, kept per version of their operator, compared with their neighbours.
 
-use std::collections::BTreeSet;
-
 use gantry_fleet_domain::{
-    crd_diff::{Crd, Options, Report, ServerVersion, compare},
-    crd_policy::{Approval, Change, assess, digest},
+    crd_diff::Crd,
+    crd_digest::{self, digest},
+    crd_policy::Approval,
     fields::is_dns_subdomain,
     operator::Repository,
     version::OperatorVersion,
 };
 use serde_json::{Value, json};
+use uuid::Uuid;
 
-use super::{Fleet, Record, Work, operators::room_for_crd, sets};
+use super::{
+    Fleet, Record, Work,
+    comparisons::{Judged, api_versions, is_covered, judged},
+    operators::room_for_crd,
+    sets,
+};
 use crate::{
     Error,
     error::is_outage,
@@ -19,15 +24,13 @@ use crate::{
         charts::Definitions,
         http::Credentials,
         store::{
+            crd_schemas,
             crds::{self as store, CrdRow, SchemaRow},
             operators::{self, OperatorRow, VersionRow},
             time,
         },
     },
 };
-
-/// Of each kind; a schema that changes everything needs no list of everything.
-pub(super) const MAX_CHANGES: usize = 200;
 
 /// Finds the definitions in a chart and keeps them. What is wrong with the chart is noted with its version; what is
 /// wrong with the way to it is an error, and tried again.
@@ -123,11 +126,19 @@ async fn keep(
             definition,
             Some(&operator.name),
             &version.version,
-            None,
+            Source::Chart,
         )
         .await
         {
-            Ok(name) => kept.push(name),
+            Ok(put) => {
+                if put.is_replaced {
+                    notes.push(format!(
+                        "{} was registered with another schema in version {}; the chart's counts now",
+                        put.name, version.version
+                    ));
+                }
+                kept.push(put.name);
+            }
             // One that another operator brings as well, or one too many, is no reason to lose the others.
             Err(Error::Conflict { message, .. }) => notes.push(message),
             Err(Error::Invalid(details)) => notes.extend(details.into_iter().map(|detail| detail.message)),
@@ -180,15 +191,37 @@ fn has_zero(value: &Value) -> bool {
     }
 }
 
-/// Keeps a definition as one version of its operator has it, and compares it with its neighbours.
+/// Who says so.
+#[derive(Clone, Copy)]
+pub(super) enum Source<'g> {
+    /// What will be installed.
+    Chart,
+    Person {
+        guide: Option<&'g str>,
+    },
+}
+
+pub(super) struct Put {
+    pub name: String,
+    /// What somebody said of the same version was something else.
+    pub is_replaced: bool,
+}
+
+/// Keeps a definition as one version of its operator has it, and compares it with its neighbours. What is in a chart wins
+/// over what somebody said would be in it: else a harmless schema could be registered before the chart is there, and what the
+/// chart breaks would need no approval.
 pub(super) async fn put(
     fleet: &Fleet,
     work: &mut Work<'_>,
     mut definition: Value,
     operator: Option<&str>,
     operator_version: &str,
-    guide: Option<&str>,
-) -> Result<String, Error> {
+    source: Source<'_>,
+) -> Result<Put, Error> {
+    let (guide, from_chart) = match source {
+        Source::Chart => (None, true),
+        Source::Person { guide } => (guide, false),
+    };
     if has_zero(&definition) {
         let name: String = name_of(&definition)
             .chars()
@@ -247,60 +280,136 @@ pub(super) async fn put(
         let id = store::insert(work.db(), &crd.name, operator, guide, now).await?;
         (id, Vec::new())
     };
-    let digest = digest(&definition);
-    if let Some(same) = history
-        .iter()
-        .find(|schema| order(schema).as_ref() == Some(&version))
-    {
-        return if same.digest == digest {
-            Ok(crd.name)
-        } else {
-            Err(Error::Conflict {
-                code: "CRD_VERSION_ALREADY_EXISTS",
-                message: format!(
-                    "{} is known with another schema in version {operator_version}, which is kept",
-                    crd.name
-                ),
-            })
-        };
-    }
-    // Newest first: the first that is older is the one before, and the last that is newer the one after.
-    let before = history
-        .iter()
-        .find(|schema| order(schema).is_some_and(|other| other < version));
-    let after = history
-        .iter()
-        .rev()
-        .find(|schema| order(schema).is_some_and(|other| other > version));
-    let older = match before {
-        Some(schema) => Some(store::definition(work.db(), id, &schema.operator_version).await?),
-        None => None,
-    };
-    let (changes, approval) = judged(older, definition.clone()).await?;
     let row = SchemaRow {
         operator_version: operator_version.to_owned(),
-        position: before.map_or(0, |schema| schema.position + 1),
+        position: 0,
         api_versions: api_versions(&crd),
         api_group: crd.group,
         kind: crd.kind,
         scope: crd.scope,
-        digest,
-        changes,
-        approval: approval.name().to_owned(),
+        digest: digest(&definition),
+        changes: json!([]),
+        back: None,
+        approval: Approval::NotRequired.name().to_owned(),
         approved_by: None,
         approved_at: None,
         approval_notes: None,
+        from_chart,
         created_at: now,
     };
-    store::insert_schema(work.db(), id, &row, &definition).await?;
+    let same = history
+        .iter()
+        .find(|schema| order(schema).as_ref() == Some(&version));
+    let (name, is_replaced) = (crd.name, same.is_some());
+    if let Some(same) = same {
+        if digest_of(work, id, same).await? == row.digest {
+            if from_chart && !same.from_chart {
+                crd_schemas::set_from_chart(work.db(), id, &same.operator_version).await?;
+            }
+            return Ok(Put {
+                name,
+                is_replaced: false,
+            });
+        }
+        if !from_chart || same.from_chart {
+            return Err(Error::Conflict {
+                code: "CRD_VERSION_ALREADY_EXISTS",
+                message: format!(
+                    "{name} is known with another schema in version {operator_version}, which is kept"
+                ),
+            });
+        }
+    }
+    let place = Place {
+        id,
+        version: &version,
+        history: &history,
+        same,
+    };
+    insert(work, place, row, definition).await?;
+    Ok(Put { name, is_replaced })
+}
+
+/// Of what is stored; a digest of another form says nothing.
+async fn digest_of(work: &mut Work<'_>, id: Uuid, schema: &SchemaRow) -> Result<String, Error> {
+    if schema.digest.starts_with(crd_digest::FORM) {
+        return Ok(schema.digest.clone());
+    }
+    Ok(digest(
+        &store::definition(work.db(), id, &schema.operator_version).await?,
+    ))
+}
+
+/// Where a schema belongs.
+#[derive(Clone, Copy)]
+struct Place<'h> {
+    id: Uuid,
+    version: &'h OperatorVersion,
+    /// Newest first.
+    history: &'h [SchemaRow],
+    /// What it replaces.
+    same: Option<&'h SchemaRow>,
+}
+
+/// Compares it with the one before and writes it; the one after it is compared anew.
+async fn insert(
+    work: &mut Work<'_>,
+    place: Place<'_>,
+    mut row: SchemaRow,
+    definition: Value,
+) -> Result<(), Error> {
+    let Place {
+        id,
+        version,
+        history,
+        same,
+    } = place;
+    let order = |schema: &SchemaRow| schema.operator_version.parse::<OperatorVersion>().ok();
+    // Newest first: the first that is older is the one before, and the last that is newer the one after.
+    let before = history
+        .iter()
+        .find(|schema| order(schema).is_some_and(|other| other < *version));
+    let after = history
+        .iter()
+        .rev()
+        .find(|schema| order(schema).is_some_and(|other| other > *version));
+    let older = match before {
+        Some(schema) => Some(store::definition(work.db(), id, &schema.operator_version).await?),
+        None => None,
+    };
+    let judgement = judged(older, definition.clone()).await?;
+    if let Some(same) = same {
+        row.operator_version.clone_from(&same.operator_version);
+        still(same, &judgement).name().clone_into(&mut row.approval);
+        (row.changes, row.back) = (judgement.changes, Some(judgement.back));
+        crd_schemas::replace(work.db(), id, &row, &definition).await?;
+    } else {
+        row.position = before.map_or(0, |schema| schema.position + 1);
+        judgement.approval.name().clone_into(&mut row.approval);
+        (row.changes, row.back) = (judgement.changes, Some(judgement.back));
+        crd_schemas::insert(work.db(), id, &row, &definition).await?;
+    }
     if let Some(after) = after {
         let newer = store::definition(work.db(), id, &after.operator_version).await?;
-        let (changes, anew) = judged(Some(definition), newer).await?;
-        let covered = is_covered(&changes, &after.changes);
-        let approval = Approval::after(Approval::from_name(&after.approval), anew, covered);
-        store::set_changes(work.db(), id, &after.operator_version, &changes, approval.name()).await?;
+        let judgement = judged(Some(definition), newer).await?;
+        let approval = still(after, &judgement);
+        crd_schemas::set_changes(
+            work.db(),
+            id,
+            &after.operator_version,
+            &judgement.changes,
+            &judgement.back,
+            approval.name(),
+        )
+        .await?;
     }
-    Ok(crd.name)
+    Ok(())
+}
+
+/// What is left of the decision on a schema that is compared anew.
+fn still(schema: &SchemaRow, judged: &Judged) -> Approval {
+    let covered = is_covered(&judged.changes, &schema.changes);
+    Approval::after(Approval::from_name(&schema.approval), judged.approval, covered)
 }
 
 fn check_owner(row: &CrdRow, operator: Option<&str>) -> Result<(), Error> {
@@ -311,79 +420,6 @@ fn check_owner(row: &CrdRow, operator: Option<&str>) -> Result<(), Error> {
         }),
         _ => Ok(()),
     }
-}
-
-/// Whether everything that breaks is among what broke before: an approval was given for that, and for no more. A list that
-/// was cut short may hide something.
-fn is_covered(changes: &Value, before: &Value) -> bool {
-    let breaking = |changes: &Value| -> Option<BTreeSet<String>> {
-        let changes: Vec<Change> = serde_json::from_value(changes.clone()).ok()?;
-        (changes.len() < MAX_CHANGES).then(|| {
-            let breaking = changes.into_iter().filter(|change| change.is_breaking);
-            breaking.map(|change| change.fingerprint).collect()
-        })
-    };
-    match (breaking(changes), breaking(before)) {
-        (Some(now), Some(before)) => now.is_subset(&before),
-        _ => false,
-    }
-}
-
-async fn judged(before: Option<Value>, after: Value) -> Result<(Value, Approval), Error> {
-    let Some(before) = before else {
-        return Ok((json!([]), Approval::NotRequired));
-    };
-    // Without a look at clusters: the answer is kept, and they change.
-    let report = compared(before, after, Known::default()).await?.report;
-    let mut all = Change::breaking(&report);
-    all.extend(Change::harmless(&report));
-    all.truncate(MAX_CHANGES);
-    Ok((json!(all), Approval::of(&report)))
-}
-
-/// What is known of the clusters that a comparison is for.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Known {
-    pub server: Option<ServerVersion>,
-    /// The versions that objects are stored in.
-    pub stored: Option<BTreeSet<String>>,
-}
-
-pub(super) struct Compared {
-    pub report: Report,
-    /// Those of the new definition.
-    pub api_versions: Vec<String>,
-}
-
-/// A comparison takes up to a tenth of a second: away from those who answer requests.
-pub(super) async fn compared(old: Value, new: Value, known: Known) -> Result<Compared, Error> {
-    let compare = move || -> Result<Compared, Error> {
-        let parse = |document: &Value| {
-            Crd::parse(document).map_err(|error| Error::invalid("schemaDefinition", error.to_string()))
-        };
-        let (mut old, new) = (parse(&old)?, parse(&new)?);
-        old.stored_versions = known.stored;
-        let api_versions = api_versions(&new);
-        if old.name == new.name {
-            let report = assess(&old, &new, known.server);
-            return Ok(Compared { report, api_versions });
-        }
-        let options = Options {
-            forward: true,
-            backward: true,
-            server: known.server,
-            ..Options::default()
-        };
-        let report = compare(&[old], &[new], &options);
-        Ok(Compared { report, api_versions })
-    };
-    tokio::task::spawn_blocking(compare)
-        .await
-        .map_err(|error| Error::internal("failed to compare definitions", error))?
-}
-
-fn api_versions(crd: &Crd) -> Vec<String> {
-    crd.versions.iter().map(|version| version.name.clone()).collect()
 }
 
 /// What a server added is not part of the definition.

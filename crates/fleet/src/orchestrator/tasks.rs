@@ -9,7 +9,7 @@ use tokio::sync::Semaphore;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use uuid::Uuid;
 
-use super::{Fleet, clusters, deployer, health, marks, reach, repositories, retention};
+use super::{Fleet, clusters, deployer, health, marks, reach, renewal, repositories, retention};
 use crate::{
     Error,
     infrastructure::{
@@ -35,7 +35,7 @@ const MOST_REWRAPPED: i64 = 1000;
 
 type Task = fn(Arc<Fleet>) -> BoxFuture<'static, Result<(), Error>>;
 
-const TASKS: [(&str, u64, Task); 5] = [
+const TASKS: [(&str, u64, Task); 6] = [
     ("key rotation", 10, |fleet| {
         Box::pin(async move { rewrap(&fleet).await })
     }),
@@ -44,6 +44,9 @@ const TASKS: [(&str, u64, Task); 5] = [
     }),
     ("hours of accesses", 60, |fleet| {
         Box::pin(async move { reach::close_hours(&fleet).await })
+    }),
+    ("renewal of schemas", 60, |fleet| {
+        Box::pin(async move { renewal::renew(&fleet).await })
     }),
     ("numbers", 15, |fleet| {
         Box::pin(async move { numbers(&fleet).await })

@@ -11,9 +11,10 @@ use gantry_fleet_domain::{
     crd_use::{Decision, Installed, Life, STORED_VERSION_REMOVED, Step, may_use},
 };
 use jiff::civil::Date;
+use serde_json::Value;
 use sqlx::PgConnection;
 
-use super::schemas::{Compared, Known};
+use super::comparisons::{Compared, Known};
 use crate::{
     Error,
     infrastructure::store::{
@@ -67,16 +68,19 @@ pub(super) fn steps(history: &[SchemaRow], waived: &[Waiver], today: Date) -> Ve
         waivers.any(|waiver| waiver.fingerprint == change.fingerprint)
     };
     let step = |schema: &SchemaRow| {
-        let changes: Vec<Change> = serde_json::from_value(schema.changes.clone()).unwrap_or_default();
-        let breaking = changes
-            .into_iter()
-            .filter(|change| change.is_breaking && !is_waived(change));
+        let places = |changes: &Value| -> Option<Vec<String>> {
+            let changes: Vec<Change> = serde_json::from_value(changes.clone()).ok()?;
+            let breaking = changes.into_iter();
+            let breaking = breaking.filter(|change| change.is_breaking && !is_waived(change));
+            Some(breaking.map(|change| change.field_path).collect())
+        };
         Step {
             operator_version: schema.operator_version.clone(),
             position: schema.position,
             // One that is not known is none that lets pass.
             approval: Approval::from_name(&schema.approval).unwrap_or(Approval::Pending),
-            breaking: breaking.map(|change| change.field_path).collect(),
+            breaking: places(&schema.changes).unwrap_or_default(),
+            back: schema.back.as_ref().and_then(places),
             api_versions: schema.api_versions.clone(),
         }
     };
@@ -91,6 +95,8 @@ pub(super) fn proposed(compared: &Compared, version: Option<&str>) -> Step {
         position: i32::MAX,
         approval: Approval::of(&compared.report),
         breaking: breaking.into_iter().map(|change| change.field_path).collect(),
+        // Nothing is newer.
+        back: None,
         api_versions: compared.api_versions.clone(),
     }
 }

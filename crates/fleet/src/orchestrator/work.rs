@@ -17,8 +17,8 @@ use crate::{
     infrastructure::store::{audit, idempotency, people, time},
 };
 
-/// Of a token whose user was removed.
-pub(super) const NO_USER: &str = "the user of this token was removed";
+/// Of a token whose user was removed, or has another password.
+pub(super) const NO_USER: &str = "the user of this token was removed, or has changed the password since";
 
 /// What is known of a request, whatever it is about.
 #[derive(Clone, Debug)]
@@ -89,7 +89,7 @@ impl Ask {
         let Some(key) = &self.key else { return Ok(None) };
         let mut connection = fleet.pool.acquire().await?;
         let person = match self.caller.user {
-            Some(id) => Some(id),
+            Some(user) => Some(user.id),
             None => people::known(&mut connection, &self.caller.subject).await?,
         };
         let Some(person) = person else { return Ok(None) };
@@ -195,15 +195,20 @@ impl<'f> Work<'f> {
     /// is done in their name, and the name that was erased does not come back.
     pub async fn by(fleet: &'f Fleet, caller: &Caller, trace_id: &str) -> Result<Self, Error> {
         match caller.user {
-            Some(user) => Self::by_user(fleet, user, trace_id).await,
+            Some(user) => Self::by_user(fleet, user.id, Some(user.generation), trace_id).await,
             None => Self::of(fleet, &caller.subject, Some(trace_id)).await,
         }
     }
 
-    /// Work of a local user.
-    pub async fn by_user(fleet: &'f Fleet, user: Uuid, trace_id: &str) -> Result<Self, Error> {
+    /// Work of a local user, with a token of this generation if with one.
+    pub async fn by_user(
+        fleet: &'f Fleet,
+        user: Uuid,
+        generation: Option<i32>,
+        trace_id: &str,
+    ) -> Result<Self, Error> {
         let mut transaction = fleet.pool.begin().await?;
-        if !people::hold_user(&mut transaction, user).await? {
+        if !people::hold_user(&mut transaction, user, generation).await? {
             return Err(Error::Unauthorized(NO_USER));
         }
         Ok(Self {

@@ -26,6 +26,7 @@ fn expected() -> BTreeMap<&'static str, Vec<Role>> {
         &[
             "openApi",
             "docs",
+            "changePassword",
             "listOperators",
             "getOperator",
             "listOperatorVersions",

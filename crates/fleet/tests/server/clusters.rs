@@ -9,7 +9,7 @@ use std::{
 };
 
 use super::support::{
-    Asker, Running, anchor_bomb,
+    Asker, Running, anchor_bomb, definition,
     kube::{HANG, StandIn, kubeconfig},
     pool, settings, token, until,
 };
@@ -435,6 +435,129 @@ async fn keys_are_rotated_while_the_server_runs() {
     running.server.stop().await;
 }
 
+/// In two steps: every replica knows the new key before any of them seals with it.
+#[tokio::test]
+async fn keys_are_rotated_under_two_replicas() {
+    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+    let (old, new) = (super::support::key_line(), super::support::key_line());
+    let folder = tempfile::tempdir().unwrap();
+    let url = super::support::database().await;
+    let keys = |lines: &[&String]| {
+        let lines: Vec<&str> = lines.iter().map(|line| line.as_str()).collect();
+        LocalKeys::parse(&lines.join("\n")).unwrap()
+    };
+    let replica = async || {
+        let mut settings = settings(&url, folder.path());
+        let held = Keys::local(keys(&[&old]));
+        settings.keys = held.clone();
+        settings.health_interval = SignedDuration::from_secs(1);
+        (Server::start(settings).await.unwrap(), held)
+    };
+    let ((one, of_one), (two, of_two)) = (replica().await, replica().await);
+    let admins = [&one, &two].map(|server| Asker::new(server, Some(token("admin", Role::Admin))));
+    let cluster = StandIn::start().await;
+    admins[0]
+        .post("/clusters", &cluster.registration("c", "t"))
+        .await
+        .expect(201);
+    let pool = pool(&url).await;
+    let sealed_by = async || -> String {
+        sqlx::query_scalar("select key_id from clusters")
+            .fetch_one(&pool)
+            .await
+            .unwrap()
+    };
+    let troubles = async || -> i64 {
+        sqlx::query_scalar("select count(*) from audit where action = 'cluster.health-changed'")
+            .fetch_one(&pool)
+            .await
+            .unwrap()
+    };
+    for held in [&of_one, &of_two] {
+        held.replace(keys(&[&old, &new]));
+    }
+    of_one.replace(keys(&[&new, &old]));
+    let name = of_one.current().await.unwrap().id;
+    // Both bring what there is under the key that they have on top; the one that is behind takes it back for a while.
+    until("the new key seals", async || {
+        (sealed_by().await == name).then_some(())
+    })
+    .await;
+    of_two.replace(keys(&[&new, &old]));
+    // A look at it that began before may still write.
+    let mut times = 0;
+    until("and stays", async || {
+        times = if sealed_by().await == name { times + 1 } else { 0 };
+        (times > 5).then_some(())
+    })
+    .await;
+    for held in [&of_one, &of_two] {
+        held.replace(keys(&[&new]));
+    }
+    // Each of them opens it, and a request with a key is recognised by both.
+    let body = json!({"username": "jo", "password": "correct horse battery", "roles": ["Viewer"]});
+    for (admin, replayed) in admins.iter().zip(["", "true"]) {
+        let key = [("idempotency-key", "k")];
+        let got = admin.ask("post", "/users", Some(&body), &key).await.expect(201);
+        assert_eq!(got.header("idempotency-replayed"), replayed);
+    }
+    for server in [&one, &two] {
+        server.fleet.connections.forget(cluster_id(&admins[0]).await);
+    }
+    let checked = async || admins[1].get("/clusters/c").await.body["lastHealthCheckAt"].clone();
+    let last = checked().await;
+    until("it is looked at", async || {
+        (checked().await != last).then_some(())
+    })
+    .await;
+    assert_eq!(troubles().await, 0, "nothing of it was seen as the cluster's");
+    one.stop().await;
+    two.stop().await;
+}
+
+async fn cluster_id(admin: &Asker) -> uuid::Uuid {
+    let shown = admin.get("/clusters/c").await.expect(200);
+    shown.body["clusterId"].as_str().unwrap().parse().unwrap()
+}
+
+#[tokio::test]
+async fn a_key_that_a_replica_has_not_yet_says_nothing_of_the_cluster() {
+    let (old, new) = (super::support::key_line(), super::support::key_line());
+    let held = Keys::local(LocalKeys::parse(&old).unwrap());
+    let running = Running::with(|settings| {
+        settings.keys = held.clone();
+        settings.health_interval = SignedDuration::from_secs(1);
+    })
+    .await;
+    let (admin, cluster) = (&running.admin, StandIn::start().await);
+    admin
+        .post("/clusters", &cluster.registration("c", "t"))
+        .await
+        .expect(201);
+    held.replace(LocalKeys::parse(&new).unwrap());
+    running.server.fleet.connections.forget(cluster_id(admin).await);
+    let pool = pool(&running.database_url).await;
+    // A claim that nothing came of is there until its end, and one that something came of for moments.
+    let mut times = 0;
+    until("somebody tried to look", async || {
+        let claimed: bool = sqlx::query_scalar("select check_holder is not null from clusters")
+            .fetch_one(&pool)
+            .await
+            .unwrap();
+        times = if claimed { times + 1 } else { 0 };
+        (times > 15).then_some(())
+    })
+    .await;
+    let shown = admin.get("/clusters/c").await.expect(200).body;
+    assert_eq!(shown["healthStatus"], "Healthy", "as it was seen last");
+    let audit = admin
+        .get("/audit?action=cluster.health-changed")
+        .await
+        .expect(200);
+    assert_eq!(audit.body["total"], 0);
+    running.server.stop().await;
+}
+
 /// A door before a stand-in that counts who is inside.
 struct Door {
     url: String,
@@ -614,5 +737,125 @@ async fn a_connection_that_goes_silent_is_given_up_and_another_one_is_made() {
     };
     is("Unhealthy", "Timeout").await;
     is("Healthy", "NodesReady").await;
+    running.server.stop().await;
+}
+
+#[tokio::test]
+async fn definitions_that_do_not_come_say_nothing_of_the_health() {
+    let running = Running::with(|settings| settings.health_interval = SignedDuration::from_secs(1)).await;
+    let (admin, cluster) = (&running.admin, StandIn::start().await);
+    cluster.hides_definitions.store(true, Ordering::SeqCst);
+    let got = admin
+        .post("/clusters", &cluster.registration("large", "t"))
+        .await
+        .expect(201);
+    assert_eq!(got.body["healthStatus"], "Healthy");
+    running.server.stop().await;
+}
+
+#[tokio::test]
+async fn definitions_are_fetched_once_and_again_when_they_change() {
+    let running = Running::with(|settings| settings.health_interval = SignedDuration::from_secs(1)).await;
+    let (admin, cluster) = (&running.admin, StandIn::start().await);
+    let name = "things.example.com";
+    let fetched = || cluster.fetched.load(Ordering::SeqCst);
+    cluster.define(&definition(name, json!({})), &["v1"]);
+    cluster.define(&definition("others.example.com", json!({})), &["v1"]);
+    admin
+        .post("/clusters", &cluster.registration("c", "t"))
+        .await
+        .expect(201);
+    let body = json!({"schemaDefinition": definition(name, json!({})), "operatorVersion": "1.0.0"});
+    let shown = admin.post("/crds", &body).await.expect(201).body;
+    assert_eq!(shown["clusters"][0]["operatorVersion"], "1.0.0");
+    assert_eq!(fetched(), 2);
+    let asked = cluster.asked();
+    until("it is looked at three times", async || {
+        (cluster.asked() > asked + 9).then_some(())
+    })
+    .await;
+    assert_eq!(fetched(), 2, "nothing changed");
+    cluster.define(&definition(name, json!({"a": {"type": "string"}})), &["v1"]);
+    until("the change is seen", async || {
+        let shown = admin.get("/crds/things.example.com").await.expect(200).body;
+        shown["clusters"][0]["operatorVersion"].is_null().then_some(())
+    })
+    .await;
+    assert_eq!(fetched(), 3, "the one that changed");
+    running.server.stop().await;
+}
+
+#[tokio::test]
+async fn credentials_of_another_cluster_are_refused() {
+    let running = Running::start().await;
+    let admin = &running.admin;
+    let (one, other) = (StandIn::start().await, StandIn::start().await);
+    admin
+        .post("/clusters", &one.registration("c", "t"))
+        .await
+        .expect(201);
+    let renew = async |cluster: &StandIn| {
+        let body = json!({"kubeconfig": cluster.kubeconfig("new")});
+        admin.put("/clusters/c", &body).await
+    };
+    let refused = renew(&other).await.refused(409, "ANOTHER_CLUSTER");
+    assert!(refused.text.contains("register that one"), "{}", refused.text);
+    assert_eq!(
+        admin.get("/clusters/c").await.expect(200).body["apiServerUrl"],
+        one.url
+    );
+    renew(&one).await.expect(200);
+    // The same cluster at another address.
+    other
+        .identity
+        .lock()
+        .unwrap()
+        .clone_from(&one.identity.lock().unwrap());
+    renew(&other).await.expect(200);
+    running.server.stop().await;
+}
+
+#[tokio::test]
+async fn a_look_that_is_yet_to_come_is_none_in_lists_too() {
+    let running = Running::with(|settings| settings.health_interval = SignedDuration::from_hours(1)).await;
+    let (admin, cluster) = (&running.admin, StandIn::start().await);
+    admin
+        .post("/clusters", &cluster.registration("c", "t"))
+        .await
+        .expect(201);
+    let pool = pool(&running.database_url).await;
+    for (when, status, reason) in [
+        ("now()", "Healthy", "NodesReady"),
+        ("now() + interval '1 hour'", "Unknown", "NotChecked"),
+        ("now() - interval '1 hour'", "Unknown", "NotChecked"),
+    ] {
+        let sql = format!("update clusters set checked_at = {when}");
+        sqlx::query(sqlx::AssertSqlSafe(sql))
+            .execute(&pool)
+            .await
+            .unwrap();
+        let path = format!("/clusters?healthStatus={status}");
+        let listed = admin.get(&path).await.expect(200).body;
+        assert_eq!(listed["total"], 1, "{when}: {listed}");
+        assert_eq!(listed["clusters"][0]["healthReason"], reason);
+        let health = admin.get("/clusters/c/health").await.expect(200).body;
+        assert_eq!(
+            (&health["healthStatus"], &health["reason"]),
+            (&json!(status), &json!(reason))
+        );
+    }
+    running.server.stop().await;
+}
+
+#[tokio::test]
+async fn there_are_no_more_clusters_than_allowed() {
+    let running = Running::with(|settings| settings.limits.clusters = 1).await;
+    let (admin, cluster) = (&running.admin, StandIn::start().await);
+    let register = async |name: &str| admin.post("/clusters", &cluster.registration(name, "t")).await;
+    register("one").await.expect(201);
+    let refused = register("two").await.refused(409, "CLUSTER_LIMIT_REACHED");
+    assert!(refused.text.contains("1 clusters"), "{}", refused.text);
+    admin.delete("/clusters/one").await.expect(204);
+    register("two").await.expect(201);
     running.server.stop().await;
 }

@@ -408,3 +408,46 @@ async fn a_chart_that_cannot_be_had_keeps_no_other_waiting() {
     .await;
     running.server.stop().await;
 }
+
+#[tokio::test]
+async fn what_is_in_a_chart_wins_over_what_somebody_said_would_be_in_it() {
+    let (running, repository) = (Running::start().await, Repository::start().await);
+    let admin = &running.admin;
+    let (whole, none) = (json!({"a": {"type": "string"}}), json!({}));
+    repository.chart("widget", "1.0.0", &[crd("widgets.example.com", whole.clone())]);
+    admin
+        .post("/operators", &registration(&repository))
+        .await
+        .expect(201);
+    version_is(admin, "Discovered", "").await;
+    let said = json!({
+        "operatorName": "widget", "operatorVersion": "9.0.0",
+        "schemaDefinition": definition("widgets.example.com", whole),
+    });
+    running
+        .role(gantry_fleet_domain::access::Role::Operator)
+        .post("/crds", &said)
+        .await
+        .expect(201);
+    let newest = async || {
+        let shown = admin.get("/crds/widgets.example.com").await.expect(200).body;
+        (shown["operatorVersion"].clone(), shown["approvalStatus"].clone())
+    };
+    assert_eq!(newest().await, (json!("9.0.0"), json!("NotRequired")));
+    // The chart drops the field.
+    repository.chart("widget", "9.0.0", &[crd("widgets.example.com", none.clone())]);
+    admin
+        .ask("post", "/operators/widget/refresh", None, &[])
+        .await
+        .expect(200);
+    version_is(admin, "Discovered", "the chart's counts now").await;
+    assert_eq!(newest().await, (json!("9.0.0"), json!("Pending")));
+    let shown = admin.get("/crds/widgets.example.com").await.expect(200).body;
+    assert_eq!(shown["schemaDefinition"], definition("widgets.example.com", none));
+    // And nobody says otherwise after it.
+    admin
+        .post("/crds", &said)
+        .await
+        .refused(409, "CRD_VERSION_ALREADY_EXISTS");
+    running.server.stop().await;
+}

@@ -349,6 +349,13 @@ async fn tokens_of_others_count_by_their_public_keys_and_not_otherwise() {
         ask(encode(&Header::new(Algorithm::ES256), &claims(&json!("Viewer")), &es).unwrap()).await,
         200
     );
+    // When it was issued is for the issuer to tell or not.
+    let mut undated = claims(&json!("Viewer"));
+    undated.as_object_mut().unwrap().remove("iat");
+    assert_eq!(
+        ask(encode(&Header::new(Algorithm::ES256), &undated, &es).unwrap()).await,
+        200
+    );
     assert_eq!(
         ask(encode(&Header::new(Algorithm::RS512), &claims(&json!(["Admin"])), &rs).unwrap()).await,
         401
@@ -470,5 +477,84 @@ async fn keys_of_a_key_set_are_taken_over_when_they_are_rotated() {
         401,
         "one key's name on another's signature"
     );
+    running.server.stop().await;
+}
+
+#[tokio::test]
+async fn a_local_user_changes_their_password_and_other_tokens_end() {
+    const NEW: &str = "another horse, another battery";
+    let running = Running::start().await;
+    let (admin, stranger) = (&running.admin, running.asker(None));
+    let user = json!({"username": "jo", "password": PASSWORD, "roles": ["Viewer"]});
+    admin.post("/users", &user).await.expect(201);
+    let login = async |password: &str| {
+        let body = json!({"username": "jo", "password": password});
+        stranger.post("/authentication/login", &body).await
+    };
+    let as_jo = async |password: &str| {
+        let got = login(password).await.expect(200);
+        running.asker(Some(got.body["token"].as_str().unwrap().to_owned()))
+    };
+    let (one, other) = (as_jo(PASSWORD).await, as_jo(PASSWORD).await);
+    let change = async |jo: &Asker, current: &str, new: &str| {
+        let body = json!({"currentPassword": current, "newPassword": new});
+        jo.post("/authentication/password", &body).await
+    };
+    for bad in ["short", PASSWORD] {
+        let got = change(&one, PASSWORD, bad).await.refused(400, "VALIDATION_ERROR");
+        assert_eq!(got.body["error"]["details"][0]["field"], "newPassword");
+    }
+    change(&one, "a wrong one, long enough", NEW)
+        .await
+        .refused(400, "WRONG_PASSWORD");
+    change(admin, PASSWORD, NEW).await.refused(400, "NO_LOCAL_USER");
+    one.get("/operators").await.expect(200);
+    let got = change(&one, PASSWORD, NEW).await.expect(200);
+    let renewed = running.asker(Some(got.body["token"].as_str().unwrap().to_owned()));
+    renewed.get("/operators").await.expect(200);
+    for ended in [&one, &other] {
+        ended.get("/operators").await.refused(401, "UNAUTHORIZED");
+        change(ended, NEW, PASSWORD).await.refused(401, "UNAUTHORIZED");
+    }
+    login(PASSWORD).await.refused(401, "UNAUTHORIZED");
+    as_jo(NEW).await.get("/operators").await.expect(200);
+    let audit = admin
+        .get("/audit?action=user.password-changed&order=asc")
+        .await
+        .expect(200);
+    let outcomes: Vec<&str> = audit.body["entries"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|entry| entry["outcome"].as_str().unwrap())
+        .collect();
+    assert_eq!(outcomes, ["Failed", "Succeeded"]);
+    assert!(!audit.text.contains("horse") && !got.text.contains("horse"));
+    running.server.stop().await;
+}
+
+#[tokio::test]
+async fn a_token_is_no_help_to_guess_a_password() {
+    let running = Running::start().await;
+    let (admin, stranger) = (&running.admin, running.asker(None));
+    let user = json!({"username": "jo", "password": PASSWORD, "roles": ["Viewer"]});
+    admin.post("/users", &user).await.expect(201);
+    let body = json!({"username": "jo", "password": PASSWORD});
+    let got = stranger.post("/authentication/login", &body).await.expect(200);
+    let jo = running.asker(Some(got.body["token"].as_str().unwrap().to_owned()));
+    let guess = async |current: &str| {
+        let body = json!({"currentPassword": current, "newPassword": "another horse, another battery"});
+        jo.post("/authentication/password", &body)
+            .await
+            .refused(400, "WRONG_PASSWORD")
+    };
+    for _ in 0..5 {
+        guess("a wrong one, long enough").await;
+    }
+    guess(PASSWORD).await;
+    stranger
+        .post("/authentication/login", &body)
+        .await
+        .refused(401, "UNAUTHORIZED");
     running.server.stop().await;
 }

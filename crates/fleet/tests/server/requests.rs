@@ -1,9 +1,15 @@
 //! What holds for every request: repeated ones are done once, too many are refused, a database that is away is an
 //! answer and not a hang.
 
+use std::sync::{
+    Arc,
+    atomic::{AtomicI64, Ordering},
+};
+
 use super::support::{Asker, Running, charts::Repository, definition, key_line, kube::StandIn, pool, token};
 use gantry_fleet::infrastructure::keys::{Keys, LocalKeys};
 use gantry_fleet_domain::access::Role;
+use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
@@ -109,8 +115,23 @@ async fn what_is_kept_of_a_request_is_no_help_to_guess_a_password_and_is_known_t
         "true"
     );
     later.stop().await;
-    // Where the key is lost, requests with a key go on.
-    let lost = replica(&key_line()).await;
+    // Where the key is lost, requests with a key go on, once no replica can be waited for that has it.
+    let offset = Arc::new(AtomicI64::new(0));
+    let clock = offset.clone();
+    let mut settings = super::support::settings(&running.database_url, running.folder.path());
+    settings.clock =
+        Arc::new(move || Timestamp::now() + SignedDuration::from_mins(clock.load(Ordering::SeqCst)));
+    let lost = gantry_fleet::Server::start(settings).await.unwrap();
+    asked(&lost).await.refused(503, "KEY_UNAVAILABLE");
+    assert_eq!(
+        asked(&running.server)
+            .await
+            .expect(201)
+            .header("idempotency-replayed"),
+        "true",
+        "a replica without the key takes it from nobody"
+    );
+    offset.store(11, Ordering::SeqCst);
     asked(&lost).await.refused(409, "IDEMPOTENCY_KEY_REUSED");
     let asker = super::support::Asker::new(&lost, Some(token("admin", Role::Admin)));
     let fresh = [("idempotency-key", "another")];

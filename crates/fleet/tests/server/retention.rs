@@ -171,3 +171,40 @@ async fn a_clock_that_was_put_forward_erases_nothing() {
     assert_eq!(kept().await, (0, before.1));
     running.server.stop().await;
 }
+
+#[tokio::test]
+async fn what_was_rejected_stays_rejected() {
+    let offset = Arc::new(AtomicI64::new(0));
+    let clock = offset.clone();
+    let running = Running::with(|settings| {
+        settings.clock = Arc::new(move || Timestamp::now() + DAY * clock.load(Ordering::SeqCst) as i32);
+        settings.retention.schemas = Some(DAY * 30);
+    })
+    .await;
+    let (admin, cluster) = (&running.admin, StandIn::start().await);
+    let (one, none) = (json!({"a": {"type": "string"}}), json!({}));
+    cluster.define(&definition("things.example.com", one.clone()), &["v1"]);
+    let mut prod = cluster.registration("prod", "t");
+    prod["environment"] = json!("Production");
+    admin.post("/clusters", &prod).await.expect(201);
+    for (version, properties) in [("1.0.0", &one), ("2.0.0", &none), ("3.0.0", &none)] {
+        let body = schema(version, properties.clone());
+        admin.post("/crds", &body).await.expect(201);
+    }
+    let rejected = json!({"operatorVersion": "2.0.0", "decision": "Reject", "notes": "a is in use"});
+    admin
+        .post("/crds/things.example.com/approve", &rejected)
+        .await
+        .expect(200);
+    let reason = async || {
+        let shown = admin.get("/crds/things.example.com").await.expect(200).body;
+        let usage = shown["schemaHistory"][0]["usage"].as_array().unwrap().clone();
+        let production = usage.iter().find(|usage| usage["environment"] == "Production");
+        production.unwrap()["reason"].clone()
+    };
+    assert_eq!(reason().await, "Rejected");
+    offset.store(60, Ordering::SeqCst);
+    retention::apply(&running.server.fleet).await.unwrap();
+    assert_eq!(reason().await, "Rejected");
+    running.server.stop().await;
+}

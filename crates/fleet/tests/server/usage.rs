@@ -1,6 +1,7 @@
 //! Where a schema may be used, by what the clusters run and by what somebody has approved.
 
-use super::support::{Asker, Running, definition, kube::StandIn};
+use super::support::{Asker, Running, definition, kube::StandIn, pool};
+use gantry_fleet::orchestrator::renewal;
 use jiff::SignedDuration;
 use serde_json::{Value, json};
 use std::sync::atomic::Ordering;
@@ -260,5 +261,90 @@ async fn what_clusters_run_and_store_counts_without_being_asked_for() {
         (got["isCompatible"] == true).then_some(())
     })
     .await;
+    running.server.stop().await;
+}
+
+/// What `GET` says of one version.
+async fn usage_of(admin: &Asker, version: &str) -> Value {
+    let shown = admin.get(PATH).await.expect(200).body;
+    let history = shown["schemaHistory"].as_array().unwrap();
+    let schema = history.iter().find(|schema| schema["operatorVersion"] == version);
+    schema.unwrap()["usage"].clone()
+}
+
+#[tokio::test]
+async fn a_break_beside_the_schema_needs_an_approval_as_well() {
+    let running = Running::start().await;
+    let (admin, cluster) = (&running.admin, StandIn::start().await);
+    let without = definition(NAME, fields(&["a"]));
+    let mut with = without.clone();
+    with["spec"]["versions"][0]["subresources"] = json!({"status": {}});
+    cluster.define(&with, &["v1"]);
+    with_cluster(admin, &cluster, "prod", "Production").await;
+    register(admin, "1.0.0", &with).await;
+    register(admin, "2.0.0", &without).await;
+    let runs = async || admin.get(PATH).await.expect(200).body["clusters"][0]["operatorVersion"].clone();
+    assert_eq!(runs().await, "1.0.0", "the schema alone is the same");
+    let usage = usage_of(admin, "2.0.0").await;
+    assert_eq!(word(&usage, "Production"), no("ApprovalRequired"));
+    admin
+        .post(
+            "/crds",
+            &json!({"schemaDefinition": without, "operatorVersion": "1.0.0"}),
+        )
+        .await
+        .refused(409, "CRD_VERSION_ALREADY_EXISTS");
+
+    // As an older Gantry left it.
+    let pool = pool(&running.database_url).await;
+    sqlx::query("update crd_schemas set digest = 'old', back = null")
+        .execute(&pool)
+        .await
+        .unwrap();
+    assert_eq!(runs().await, Value::Null, "nobody knows");
+    register(admin, "1.0.0", &with).await;
+    renewal::renew(&running.server.fleet).await.unwrap();
+    assert_eq!(runs().await, "1.0.0");
+    let unknown: i64 = sqlx::query_scalar("select count(*) from crd_schemas where back is null")
+        .fetch_one(&pool)
+        .await
+        .unwrap();
+    assert_eq!(unknown, 0);
+    running.server.stop().await;
+}
+
+#[tokio::test]
+async fn a_downgrade_is_judged_by_what_it_loses() {
+    let running = Running::start().await;
+    let (admin, cluster) = (&running.admin, StandIn::start().await);
+    let newer = definition(NAME, fields(&["a", "b"]));
+    cluster.define(&newer, &["v1"]);
+    with_cluster(admin, &cluster, "prod", "Production").await;
+    register(admin, "1.0.0", &definition(NAME, fields(&["a"]))).await;
+    register(admin, "2.0.0", &newer).await;
+    let (may, reason, message) = of(&usage_of(admin, "1.0.0").await, "Production");
+    assert_eq!((may, reason), no("DowngradeBreaks"));
+    for part in ["prod runs", "2.0.0", ".spec.b", "diff?to=2.0.0"] {
+        assert!(message.contains(part), "{part}: {message}");
+    }
+    assert_eq!(
+        word(&usage_of(admin, "1.0.0").await, "Staging"),
+        yes("Compatible"),
+        "nothing runs there"
+    );
+    // The message says where the finding is, and it can be waived.
+    let diff = admin.get(&format!("{PATH}/diff?to=2.0.0")).await.expect(200).body;
+    let findings = diff["report"]["findings"].as_array().unwrap();
+    let back = findings
+        .iter()
+        .find(|finding| finding["direction"] == "backward" && finding["impact"] == "breaking");
+    let expires = (jiff::Timestamp::now() + SignedDuration::from_hours(48)).to_string();
+    let waiver = json!({
+        "fingerprint": back.unwrap()["fingerprint"], "reason": "nobody uses b", "expires": &expires[..10]});
+    admin.post(&format!("{PATH}/waivers"), &waiver).await.expect(201);
+    assert_eq!(
+        word(&usage_of(admin, "1.0.0").await, "Production"),
+        yes("Compatible")
+    );
     running.server.stop().await;
 }

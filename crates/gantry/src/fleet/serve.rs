@@ -15,7 +15,7 @@ use gantry_fleet_domain::{kubeconfig::Allow, origin::Network};
 use gantry_kit::telemetry;
 use gantry_ledger::Signer;
 use jiff::SignedDuration;
-use url::Url;
+use url::{Host, Url};
 
 use super::{
     sealing::{self, Sealing},
@@ -167,11 +167,16 @@ pub struct Arguments {
     otlp_endpoint: Option<String>,
 }
 
-/// Opened credentials are in memory: no crash may write that to a disk.
+/// Opened credentials are in memory: no crash may write that to a disk. The limit also holds for the programs that we start.
 fn without_core_dumps() -> anyhow::Result<()> {
     #[cfg(target_os = "linux")]
     {
-        use rustix::process::{DumpableBehavior, set_dumpable_behavior};
+        use rustix::process::{DumpableBehavior, Resource, Rlimit, set_dumpable_behavior, setrlimit};
+        let none = Rlimit {
+            current: Some(0),
+            maximum: Some(0),
+        };
+        setrlimit(Resource::Core, none).context("failed to switch core dumps off")?;
         set_dumpable_behavior(DumpableBehavior::NotDumpable).context("failed to switch core dumps off")?;
     }
     Ok(())
@@ -279,7 +284,10 @@ fn token_keys(arguments: &Arguments) -> anyhow::Result<(Vec<KeySource>, Option<P
         .cloned()
         .map(KeySource::PublicKey)
         .collect();
-    sources.extend(arguments.jwks_url.iter().cloned().map(KeySource::Jwks));
+    for url in &arguments.jwks_url {
+        check_key_set(url)?;
+        sources.push(KeySource::Jwks(url.clone()));
+    }
     let file = match &arguments.jwt_secret_file {
         Some(file) => Some(file.clone()),
         None if sources.is_empty() && arguments.database.is_private() => {
@@ -293,6 +301,24 @@ fn token_keys(arguments: &Arguments) -> anyhow::Result<(Vec<KeySource>, Option<P
     };
     sources.extend(file.clone().map(KeySource::Secret));
     Ok((sources, file))
+}
+
+/// Whoever can change the answer on its way can sign tokens.
+fn check_key_set(url: &Url) -> anyhow::Result<()> {
+    let is_here = match url.host() {
+        Some(Host::Domain(name)) => name == "localhost",
+        Some(Host::Ipv4(address)) => address.is_loopback(),
+        Some(Host::Ipv6(address)) => address.is_loopback(),
+        None => false,
+    };
+    match url.scheme() {
+        "https" => Ok(()),
+        "http" if is_here => Ok(()),
+        _ => bail!(
+            "--jwks-url {url}: a key set has to come over https, or anybody on the way could put keys of their own into it; \
+             plain http is only for this machine itself"
+        ),
+    }
 }
 
 fn audit_key(arguments: &Arguments) -> anyhow::Result<Option<String>> {
@@ -315,4 +341,27 @@ fn helm_of_path() -> Option<PathBuf> {
     std::env::split_paths(&path)
         .flat_map(|folder| ["helm", "helm4", "helm3"].map(|name| folder.join(name)))
         .find(|program| program.is_file())
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    #[rstest]
+    #[case("https://id.example.com/keys", true)]
+    #[case("http://id.example.com/keys", false)]
+    #[case("http://127.0.0.1:8080/keys", true)]
+    #[case("http://[::1]/keys", true)]
+    #[case("http://localhost/keys", true)]
+    #[case("http://localhost.example.com/keys", false)]
+    #[case("file:///etc/keys", false)]
+    fn key_sets_come_over_https(#[case] url: &str, #[case] is_taken: bool) {
+        let checked = check_key_set(&url.parse().unwrap());
+        assert_eq!(checked.is_ok(), is_taken);
+        if let Err(error) = checked {
+            assert!(error.to_string().contains("https"), "{error}");
+        }
+    }
 }

@@ -99,6 +99,11 @@ impl Process {
         Asker::at(&self.base, token)
     }
 
+    /// Of the process.
+    pub fn id(&self) -> u32 {
+        self.child.id().unwrap()
+    }
+
     /// At once, with no chance to tidy up.
     pub async fn kill(mut self) {
         self.child.kill().await.unwrap();

@@ -133,3 +133,38 @@ async fn logs_and_traces_tell_who_asked_and_no_secret() {
         assert!(!exported.contains(form), "{form} in the exported traces");
     }
 }
+
+/// What was opened is in memory.
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn a_crash_leaves_no_memory_behind() {
+    let (folder, url, key) = (tempfile::tempdir().unwrap(), database().await, key_line());
+    let server = Process::start(&url, &key, folder.path(), &[]).await;
+    let limits = std::fs::read_to_string(format!("/proc/{}/limits", server.id())).unwrap();
+    let line = limits.lines().find(|line| line.starts_with("Max core file size"));
+    let words: Vec<&str> = line.unwrap().split_whitespace().collect();
+    assert_eq!(words[4..6], ["0", "0"], "{limits}");
+    server.kill().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_trace_goes_on_where_no_collector_is_named() {
+    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+    let (folder, url, key) = (tempfile::tempdir().unwrap(), database().await, key_line());
+    let server = Process::start(&url, &key, folder.path(), &[]).await;
+    let cluster = StandIn::start().await;
+    let parent = format!("00-{TRACE}-00f067aa0ba902b7-01");
+    let headers = [("traceparent", parent.as_str()), ("tracestate", "rojo=1")];
+    let body = cluster.registration("c", "t");
+    let admin = server.admin();
+    admin
+        .ask("post", "/clusters", Some(&body), &headers)
+        .await
+        .expect(201);
+    let traces = cluster.traces.lock().unwrap().clone();
+    assert!(!traces.is_empty(), "it is passed on");
+    for trace in traces {
+        assert_eq!(trace, (parent.clone(), "rojo=1".to_owned()), "as it came");
+    }
+    server.kill().await;
+}

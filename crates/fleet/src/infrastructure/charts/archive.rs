@@ -98,25 +98,16 @@ impl Reader {
             match part {
                 Part::Chart => self.has_chart = true,
                 Part::Packed => self.archive(&format!("{path}:"), &content, depth - 1)?,
-                Part::Plain | Part::Template | Part::Other => {
-                    let file = File {
-                        path,
-                        bytes: content,
-                        template: part == Part::Template,
-                        read_by_templates: part == Part::Other,
-                    };
-                    if part != Part::Other || documents::may_define(&file) {
-                        self.files.push(file);
-                    }
-                }
+                Part::Plain | Part::Template | Part::Other => self.files.extend(part.holds(path, content)),
             }
         }
         Ok(())
     }
 }
 
+/// What a file of a chart is to Helm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Part {
+pub enum Part {
     Chart,
     Plain,
     Template,
@@ -124,8 +115,21 @@ enum Part {
     Other,
 }
 
-/// What a file of an archive is to Helm. The first folder is the chart itself; `charts/NAME/` begins another one.
-fn part(path: &str) -> Option<Part> {
+impl Part {
+    /// The file, if it may have definitions in it.
+    pub fn holds(self, path: String, bytes: Vec<u8>) -> Option<File> {
+        let file = File {
+            path,
+            bytes,
+            template: self == Self::Template,
+            read_by_templates: self == Self::Other,
+        };
+        (self != Self::Other || documents::may_define(&file)).then_some(file)
+    }
+}
+
+/// What the file of this path is, packed or not. The first folder is the chart itself; `charts/NAME/` begins another one.
+pub fn part(path: &str) -> Option<Part> {
     let holds = documents::may_hold(path);
     let mut folders = path.split('/').filter(|folder| *folder != ".").skip(1);
     loop {

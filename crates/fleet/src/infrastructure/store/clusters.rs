@@ -53,8 +53,8 @@ pub struct Filter {
     pub environment: Option<String>,
     pub health: Option<String>,
     pub labels: Value,
-    /// Looks older than this count as none.
-    pub fresh_since: Option<Time>,
+    /// Looks before and after these count as none.
+    pub fresh: Option<(Time, Time)>,
 }
 
 macro_rules! columns {
@@ -68,7 +68,7 @@ macro_rules! columns {
 macro_rules! filter {
     () => {
         "($1::text is null or environment = $1) and labels @> $2
-         and ($3::text is null or $3 = case when checked_at >= $4 then health else 'Unknown' end)"
+         and ($3::text is null or $3 = case when checked_at between $4 and $5 then health else 'Unknown' end)"
     };
 }
 
@@ -82,12 +82,13 @@ pub async fn list(
         columns!(),
         " from clusters where ",
         filter!(),
-        " order by name limit $5 offset $6"
+        " order by name limit $6 offset $7"
     ))
     .bind(&filter.environment)
     .bind(&filter.labels)
     .bind(&filter.health)
-    .bind(filter.fresh_since)
+    .bind(filter.fresh.map(|fresh| fresh.0))
+    .bind(filter.fresh.map(|fresh| fresh.1))
     .bind(window.limit())
     .bind(window.offset())
     .fetch_all(pool)
@@ -96,7 +97,8 @@ pub async fn list(
         .bind(&filter.environment)
         .bind(&filter.labels)
         .bind(&filter.health)
-        .bind(filter.fresh_since)
+        .bind(filter.fresh.map(|fresh| fresh.0))
+        .bind(filter.fresh.map(|fresh| fresh.1))
         .fetch_one(pool)
         .await?;
     Ok((rows, total as u64))
@@ -197,6 +199,27 @@ pub async fn update(
     .map(drop)
 }
 
+/// What tells it from every other cluster, where that is known.
+pub async fn identity(connection: &mut PgConnection, id: Uuid) -> Result<Option<String>, sqlx::Error> {
+    sqlx::query_scalar("select identity from clusters where id = $1")
+        .bind(id)
+        .fetch_one(connection)
+        .await
+}
+
+pub async fn set_identity(
+    connection: &mut PgConnection,
+    id: Uuid,
+    identity: Option<&str>,
+) -> Result<(), sqlx::Error> {
+    sqlx::query("update clusters set identity = $2 where id = $1")
+        .bind(id)
+        .bind(identity)
+        .execute(connection)
+        .await
+        .map(drop)
+}
+
 pub async fn delete(connection: &mut PgConnection, id: Uuid) -> Result<(), sqlx::Error> {
     sqlx::query("delete from clusters where id = $1")
         .bind(id)
@@ -293,11 +316,22 @@ pub async fn seen(
 }
 
 /// One definition as a cluster has it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, FromRow)]
 pub struct SeenCrd {
     pub name: String,
+    /// Empty where it was not looked at yet.
     pub digest: String,
     pub stored_versions: Vec<String>,
+    /// Of the object in the cluster: what has the same need not be looked at again.
+    pub revision: String,
+}
+
+/// Those that the last look found.
+pub async fn seen_crds(pool: &PgPool, cluster: Uuid) -> Result<Vec<SeenCrd>, sqlx::Error> {
+    sqlx::query_as("select name, digest, stored_versions, revision from cluster_crds where cluster_id = $1")
+        .bind(cluster)
+        .fetch_all(pool)
+        .await
 }
 
 pub async fn set_crds(
@@ -312,21 +346,24 @@ pub async fn set_crds(
         .bind(&names)
         .execute(&mut *connection)
         .await?;
-    for crd in crds {
-        sqlx::query(
-            "insert into cluster_crds (cluster_id, name, digest, stored_versions, seen_at) values ($1, $2, $3, $4, $5)
-             on conflict (cluster_id, name) do update set digest = excluded.digest,
-                 stored_versions = excluded.stored_versions, seen_at = excluded.seen_at",
-        )
-        .bind(cluster)
-        .bind(&crd.name)
-        .bind(&crd.digest)
-        .bind(&crd.stored_versions)
-        .bind(now)
-        .execute(&mut *connection)
-        .await?;
-    }
-    Ok(())
+    let column = |of: fn(&SeenCrd) -> String| -> Vec<String> { crds.iter().map(of).collect() };
+    // In one statement, since there may be thousands; names of versions have no commas.
+    sqlx::query(
+        "insert into cluster_crds (cluster_id, name, digest, revision, stored_versions, seen_at)
+         select $1, name, digest, revision, string_to_array(versions, ','), $6
+         from unnest($2::text[], $3::text[], $4::text[], $5::text[]) _(name, digest, revision, versions)
+         on conflict (cluster_id, name) do update set digest = excluded.digest, revision = excluded.revision,
+             stored_versions = excluded.stored_versions, seen_at = excluded.seen_at",
+    )
+    .bind(cluster)
+    .bind(&names)
+    .bind(column(|crd| crd.digest.clone()))
+    .bind(column(|crd| crd.revision.clone()))
+    .bind(column(|crd| crd.stored_versions.join(",")))
+    .bind(now)
+    .execute(connection)
+    .await
+    .map(drop)
 }
 
 /// Of all clusters, each once.

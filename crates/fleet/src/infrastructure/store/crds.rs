@@ -42,12 +42,16 @@ pub struct SchemaRow {
     pub api_versions: Vec<String>,
     pub digest: String,
     pub changes: Value,
+    /// What breaks on the way back to the one before it; nothing where that was not looked at yet.
+    pub back: Option<Value>,
     pub approval: String,
     /// The name of who approved it, if it was not erased.
     #[sqlx(default)]
     pub approved_by: Option<String>,
     pub approved_at: Option<Time>,
     pub approval_notes: Option<String>,
+    /// Found in a chart, and not only told by somebody.
+    pub from_chart: bool,
     pub created_at: Time,
 }
 
@@ -190,8 +194,8 @@ pub async fn lock(connection: &mut PgConnection, name: &str) -> Result<Option<Cr
 pub async fn history(connection: &mut PgConnection, id: Uuid) -> Result<Vec<SchemaRow>, sqlx::Error> {
     sqlx::query_as(
         "select s.operator_version, s.position, s.api_group, s.kind, s.scope, s.api_versions, s.digest,
-             s.changes, approval_now(s.crd_id, s.approval, s.changes) as approval, p.subject as approved_by,
-             s.approved_at, s.approval_notes, s.created_at
+             s.changes, s.back, approval_now(s.crd_id, s.approval, s.changes) as approval, p.subject as approved_by,
+             s.approved_at, s.approval_notes, s.from_chart, s.created_at
          from crd_schemas s left join people p on p.id = s.approved_by
          where s.crd_id = $1 order by s.position desc",
     )
@@ -259,93 +263,6 @@ pub async fn insert(
     .await
 }
 
-/// Adds a schema at its position; those from there on move up.
-pub async fn insert_schema(
-    connection: &mut PgConnection,
-    crd: Uuid,
-    row: &SchemaRow,
-    definition: &Value,
-) -> Result<(), sqlx::Error> {
-    // In two steps, because positions are unique at every moment.
-    sqlx::query("update crd_schemas set position = -position - 1 where crd_id = $1 and position >= $2")
-        .bind(crd)
-        .bind(row.position)
-        .execute(&mut *connection)
-        .await?;
-    sqlx::query("update crd_schemas set position = -position where crd_id = $1 and position < 0")
-        .bind(crd)
-        .execute(&mut *connection)
-        .await?;
-    sqlx::query(
-        "insert into crd_schemas (crd_id, operator_version, position, definition, api_group, kind, scope, api_versions,
-             digest, changes, approval, created_at)
-         values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)",
-    )
-    .bind(crd)
-    .bind(&row.operator_version)
-    .bind(row.position)
-    .bind(definition)
-    .bind(&row.api_group)
-    .bind(&row.kind)
-    .bind(&row.scope)
-    .bind(&row.api_versions)
-    .bind(&row.digest)
-    .bind(&row.changes)
-    .bind(&row.approval)
-    .bind(row.created_at)
-    .execute(connection)
-    .await
-    .map(drop)
-}
-
-/// The schema that follows one that was put in before it is compared anew. Who decided on it is kept with the decision.
-pub async fn set_changes(
-    connection: &mut PgConnection,
-    crd: Uuid,
-    operator_version: &str,
-    changes: &Value,
-    approval: &str,
-) -> Result<(), sqlx::Error> {
-    sqlx::query(
-        "update crd_schemas set changes = $3, approval = $4,
-             approved_by = case when $4 in ('Approved', 'Rejected') then approved_by end,
-             approved_at = case when $4 in ('Approved', 'Rejected') then approved_at end,
-             approval_notes = case when $4 in ('Approved', 'Rejected') then approval_notes end
-         where crd_id = $1 and operator_version = $2",
-    )
-    .bind(crd)
-    .bind(operator_version)
-    .bind(changes)
-    .bind(approval)
-    .execute(connection)
-    .await
-    .map(drop)
-}
-
-pub async fn decide(
-    connection: &mut PgConnection,
-    crd: Uuid,
-    operator_version: &str,
-    approval: &str,
-    person: Uuid,
-    notes: &str,
-    now: Time,
-) -> Result<(), sqlx::Error> {
-    sqlx::query(
-        "update crd_schemas set approval = $6, approved_by = $3, approved_at = $4, approval_notes = $5
-         where crd_id = $1 and operator_version = $2",
-    )
-    .bind(crd)
-    .bind(operator_version)
-    .bind(person)
-    .bind(now)
-    .bind(notes)
-    .bind(approval)
-    .execute(connection)
-    .await
-    .map(drop)
-}
-
 /// What people write about it. Counts the revision up.
 pub async fn update(connection: &mut PgConnection, row: &CrdRow, now: Time) -> Result<(), sqlx::Error> {
     sqlx::query(
@@ -404,21 +321,4 @@ pub async fn set_status(
         .execute(connection)
         .await
         .map(drop)
-}
-
-/// Forgets schemas from before this, except those that something needs: the newest of a definition, what a cluster runs,
-/// what an operator has as its current version, and what waits for an approval.
-pub async fn forget_schemas(connection: &mut PgConnection, before: Time) -> Result<u64, sqlx::Error> {
-    let done = sqlx::query(
-        "delete from crd_schemas s using crds c
-         where c.id = s.crd_id and s.created_at < $1 and s.approval <> 'Pending'
-           and s.position < (select max(n.position) from crd_schemas n where n.crd_id = s.crd_id)
-           and not exists (select from cluster_crds x where x.name = c.name and x.digest = s.digest)
-           and not exists (select from operators o
-                           where o.name = c.operator_name and o.current_version = s.operator_version)",
-    )
-    .bind(before)
-    .execute(connection)
-    .await?;
-    Ok(done.rows_affected())
 }

@@ -3,6 +3,7 @@
 pub mod accesses;
 pub mod audit;
 pub mod clusters;
+pub mod crd_schemas;
 pub mod crds;
 pub mod deployers;
 pub mod idempotency;

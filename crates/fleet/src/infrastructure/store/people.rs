@@ -31,20 +31,28 @@ pub async fn known(connection: &mut PgConnection, subject: &str) -> Result<Optio
         .await
 }
 
-/// Whether there is this local user.
-pub async fn is_user(pool: &PgPool, id: Uuid) -> Result<bool, sqlx::Error> {
-    sqlx::query_scalar("select exists (select from users where id = $1)")
+/// Whether there is this local user, with the password of that generation.
+pub async fn is_user(pool: &PgPool, id: Uuid, generation: i32) -> Result<bool, sqlx::Error> {
+    sqlx::query_scalar("select exists (select from users where id = $1 and generation = $2)")
         .bind(id)
+        .bind(generation)
         .fetch_one(pool)
         .await
 }
 
 /// Whether there is this local user, who then stays until the transaction ends: who removes them waits for it.
-pub async fn hold_user(connection: &mut PgConnection, id: Uuid) -> Result<bool, sqlx::Error> {
-    let found: Option<i32> = sqlx::query_scalar("select 1 from users where id = $1 for key share")
-        .bind(id)
-        .fetch_optional(connection)
-        .await?;
+pub async fn hold_user(
+    connection: &mut PgConnection,
+    id: Uuid,
+    generation: Option<i32>,
+) -> Result<bool, sqlx::Error> {
+    let found: Option<i32> = sqlx::query_scalar(
+        "select 1 from users where id = $1 and generation = coalesce($2, generation) for key share",
+    )
+    .bind(id)
+    .bind(generation)
+    .fetch_optional(connection)
+    .await?;
     Ok(found.is_some())
 }
 
@@ -67,12 +75,14 @@ pub struct UserRow {
     pub environments: Option<Vec<String>>,
     pub failures: i32,
     pub locked_until: Option<Time>,
+    /// Counts the changes of the password.
+    pub generation: i32,
     pub created_at: Time,
 }
 
 macro_rules! columns {
     () => {
-        "id, username, password_hash, roles, environments, failures, locked_until, created_at"
+        "id, username, password_hash, roles, environments, failures, locked_until, generation, created_at"
     };
 }
 
@@ -97,6 +107,32 @@ pub async fn user(connection: &mut PgConnection, username: &str) -> Result<Optio
         .bind(username)
         .fetch_optional(connection)
         .await
+}
+
+pub async fn user_by_id(connection: &mut PgConnection, id: Uuid) -> Result<Option<UserRow>, sqlx::Error> {
+    sqlx::query_as(concat!("select ", columns!(), " from users where id = $1"))
+        .bind(id)
+        .fetch_optional(connection)
+        .await
+}
+
+/// Gives a user another password, and ends the tokens from before; the generation that tokens have from now on. Nothing is
+/// done where somebody else was first.
+pub async fn set_password(
+    connection: &mut PgConnection,
+    id: Uuid,
+    generation: i32,
+    hash: &str,
+) -> Result<Option<i32>, sqlx::Error> {
+    sqlx::query_scalar(
+        "update users set password_hash = $3, generation = generation + 1 where id = $1 and generation = $2
+         returning generation",
+    )
+    .bind(id)
+    .bind(generation)
+    .bind(hash)
+    .fetch_optional(connection)
+    .await
 }
 
 pub async fn insert(connection: &mut PgConnection, row: &UserRow) -> Result<(), sqlx::Error> {

@@ -32,6 +32,12 @@ pub struct StandIn {
     pub no_tokens: Arc<AtomicBool>,
     /// The definitions that it has.
     pub definitions: Arc<Mutex<Vec<Value>>>,
+    /// How often one of them was fetched with everything that is in it.
+    pub fetched: Arc<AtomicUsize>,
+    /// It answers everything but for these.
+    pub hides_definitions: Arc<AtomicBool>,
+    /// Of its `kube-system`.
+    pub identity: Arc<Mutex<String>>,
     /// The trace context of those who asked: `traceparent` and `tracestate`.
     pub traces: Arc<Mutex<Vec<(String, String)>>>,
     /// What was written, such as `PATCH namespaces/gantry-fleet`.
@@ -48,6 +54,9 @@ impl StandIn {
             minor: Arc::new(AtomicU16::new(31)),
             no_tokens: Arc::default(),
             definitions: Arc::default(),
+            fetched: Arc::default(),
+            hides_definitions: Arc::default(),
+            identity: Arc::new(Mutex::new(uuid::Uuid::new_v4().to_string())),
             traces: Arc::default(),
             written: Arc::default(),
         };
@@ -72,9 +81,39 @@ impl StandIn {
     pub fn define(&self, definition: &Value, stored_versions: &[&str]) {
         let mut definition = definition.clone();
         definition["status"] = json!({"storedVersions": stored_versions});
+        definition["metadata"]["uid"] = definition["metadata"]["name"].clone();
+        definition["metadata"]["resourceVersion"] = json!(uuid::Uuid::new_v4().to_string());
         let mut all = self.definitions.lock().unwrap();
         all.retain(|known| known["metadata"]["name"] != definition["metadata"]["name"]);
         all.push(definition);
+    }
+
+    /// One of them, or all; as a server does it, only their metadata where that is asked for.
+    fn definition(&self, name: Option<&str>, is_metadata: bool) -> Response {
+        let all = self.definitions.lock().unwrap();
+        let some = all
+            .iter()
+            .filter(|definition| name.is_none_or(|name| definition["metadata"]["name"] == name));
+        let some: Vec<Value> = some
+            .map(|definition| {
+                if is_metadata {
+                    json!({"metadata": definition["metadata"]})
+                } else {
+                    definition.clone()
+                }
+            })
+            .collect();
+        if !is_metadata {
+            self.fetched.fetch_add(some.len(), Ordering::SeqCst);
+        }
+        match name {
+            None => Json(json!({"kind": "List", "apiVersion": "v1", "metadata": {}, "items": some}))
+                .into_response(),
+            Some(_) => match some.into_iter().next() {
+                Some(one) => Json(one).into_response(),
+                None => StatusCode::NOT_FOUND.into_response(),
+            },
+        }
     }
 
     pub fn asked(&self) -> usize {
@@ -146,7 +185,17 @@ async fn answer(State(stand_in): State<StandIn>, request: Request) -> Response {
     let list =
         |kind: &str, items: Value| json!({"kind": kind, "apiVersion": "v1", "metadata": {}, "items": items});
     let minor = stand_in.minor.load(Ordering::SeqCst).to_string();
-    let definitions = json!(*stand_in.definitions.lock().unwrap());
+    if let Some(rest) = path.strip_prefix("/apis/apiextensions.k8s.io/v1/customresourcedefinitions") {
+        if stand_in.hides_definitions.load(Ordering::SeqCst) {
+            std::future::pending::<()>().await;
+        }
+        let accepts = request
+            .headers()
+            .get("accept")
+            .map(|value| value.to_str().unwrap());
+        let is_metadata = accepts.is_some_and(|accepts| accepts.contains("as=PartialObjectMetadata"));
+        return stand_in.definition(rest.strip_prefix('/'), is_metadata);
+    }
     let body = match path {
         "/version" => json!({
             "major": "1", "minor": minor, "gitVersion": format!("v1.{minor}.2"), "gitCommit": "", "gitTreeState": "", "buildDate": "",
@@ -158,8 +207,9 @@ async fn answer(State(stand_in): State<StandIn>, request: Request) -> Response {
                 {"metadata": {"name": "a"}, "status": {"conditions": [{"type": "Ready", "status": "True"}]}},
             ]),
         ),
-        "/apis/apiextensions.k8s.io/v1/customresourcedefinitions" => {
-            list("CustomResourceDefinitionList", definitions)
+        "/api/v1/namespaces/kube-system" => {
+            let uid = stand_in.identity.lock().unwrap().clone();
+            json!({"kind": "Namespace", "apiVersion": "v1", "metadata": {"name": "kube-system", "uid": uid}})
         }
         _ => return StatusCode::NOT_FOUND.into_response(),
     };
