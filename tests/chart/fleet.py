@@ -162,9 +162,17 @@ def serve(chart, need, upgrade) -> str:
         need(status == 201 and answer["healthStatus"] == "Healthy", f"{status}: {answer}\n{logs()}")
 
         # Where its definitions are, only Helm can tell.
-        status, answer = ask(context, "/api/v1/operators", token, {
+        registration = {
             "name": "gantry", "namespace": "gantry", "chartName": "gantry", "chartRepository": repository(chart, Path(folder)),
-            "defaultValues": {"crds": {"mode": "templates"}}})
+            "defaultValues": {"crds": {"mode": "templates"}}}
+
+        def register() -> bool:
+            nonlocal status, answer
+            status, answer = ask(context, "/api/v1/operators", token, registration)
+            # A node learns of a new Service when it comes to it, and not before its pod is ready.
+            return status != 400 or answer["error"]["code"] != "CHART_REPOSITORY_UNREACHABLE"
+
+        until(register, 30, 1)
         need(status == 201, f"the chart is not registered: {status} {answer}\n{logs()}")
 
         def definitions() -> set[str]:
