@@ -177,7 +177,8 @@ pub async fn config(variable: &str) -> anyhow::Result<Option<Config>> {
     ))
 }
 
-async fn install_crds(client: &Client) -> anyhow::Result<()> {
+/// Our definitions, as a server of the tests takes them.
+pub async fn install_crds(client: &Client) -> anyhow::Result<()> {
     let api: Api<CustomResourceDefinition> = Api::all(client.clone());
     for mut crd in gantry_crds::all() {
         gantry_crds::strip_for_old_servers(&mut crd);

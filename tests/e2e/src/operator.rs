@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use gantry_kit::{Options, leader::LeaseOptions, metrics::Metrics, testing::Faults};
+use gantry_kit::{Options, admin::Readiness, leader::LeaseOptions, metrics::Metrics, testing::Faults};
 use gantry_operator::{Settings, settings::Reach};
 use tokio::{sync::oneshot, task::JoinHandle};
 
@@ -31,6 +31,16 @@ impl Running {
             namespaces: vec![cluster.namespace.clone()],
             ..options
         };
+        Self::start_as(cluster, faults, options, settings).await
+    }
+
+    /// Looks after the namespaces in `options`.
+    pub async fn start_as(
+        cluster: &Cluster,
+        faults: &Faults,
+        options: Options,
+        settings: Settings,
+    ) -> anyhow::Result<Self> {
         Self::run(cluster, faults, options, settings).await
     }
 
@@ -55,7 +65,8 @@ impl Running {
             namespace: cluster.namespace.clone(),
             ..settings
         };
-        let manager = gantry_operator::manager(client, options, metrics.clone(), settings).await;
+        let manager =
+            gantry_operator::manager(client, options, metrics.clone(), Readiness::default(), settings).await;
         let (stop, stopped) = oneshot::channel();
         let task = tokio::spawn(async move {
             let shutdown = async {

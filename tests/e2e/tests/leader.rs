@@ -6,8 +6,13 @@ use anyhow::{Context as _, ensure};
 use gantry_e2e::{Cluster, Running, eventually_for, fixtures, operator, snapshot};
 use gantry_kit::testing::{Fault, Faults, Rule};
 use http::Method;
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::{Api, api::DeleteParams};
 
 const LEASE: Duration = Duration::from_secs(4);
+/// A candidate looks every eighth of a lease, and waits for a whole one from when it saw the last renewal; the rest is for
+/// requests.
+const TAKEOVER: Duration = Duration::from_millis(4000 + 500 + 1000);
 
 async fn replica(cluster: &Cluster, name: &str) -> anyhow::Result<Running> {
     let options = operator::with_lease(&cluster.namespace, name, LEASE);
@@ -60,11 +65,23 @@ async fn of_two_replicas_one_acts_and_a_killed_one_is_replaced() -> anyhow::Resu
     apply_all(&cluster, false).await?;
     assert!(!first.faults.writes().is_empty());
     assert_eq!(second.faults.writes(), [], "the standby writes nothing");
+    let told = second.metrics.render();
+    let mut queues = told
+        .lines()
+        .filter(|line| line.starts_with("gantry_queue_depth{"));
+    assert!(
+        queues.all(|line| line.ends_with(" 0")),
+        "the standby queues nothing: {told}"
+    );
     let killed = Instant::now();
     first.kill().await;
+    // What changes while nobody leads is looked at by the next one, which did not queue it.
+    for fixture in fixtures::all() {
+        cluster.apply(&fixture.resource, &fixture.other).await?;
+    }
     leads(&second).await?;
     let took = killed.elapsed();
-    assert!(took < LEASE * 2, "took over after {took:?}");
+    assert!(took < TAKEOVER, "took over after {took:?}");
     apply_all(&cluster, true).await?;
     // Stopped in order, it gives the lease back at once.
     let third = replica(&cluster, "third").await?;
@@ -150,9 +167,45 @@ async fn a_replica_that_is_cut_off_stops_before_another_starts() -> anyhow::Resu
     }
     assert!(!overlap, "both believed to lead");
     let taken_over = taken_over.expect("the second never took over");
-    assert!(taken_over < LEASE * 2, "took over after {taken_over:?}");
+    assert!(taken_over < TAKEOVER, "took over after {taken_over:?}");
     apply_all(&cluster, true).await?;
     first.kill().await;
+    second.stop().await;
+    cluster.done().await
+}
+
+/// Somebody deletes the lease. Its holder makes it again, and goes on.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lease_that_is_deleted_makes_no_second_leader() -> anyhow::Result<()> {
+    let cluster = Cluster::simulated().await?;
+    let first = replica(&cluster, "first").await?;
+    leads(&first).await?;
+    let second = replica(&cluster, "second").await?;
+    let leases: Api<Lease> = Api::namespaced(cluster.client.clone(), &cluster.namespace);
+    // The standby must have seen the holder: it looks every eighth of a lease.
+    tokio::time::sleep(LEASE / 2).await;
+    for _ in 0..3 {
+        let before = leases.get("gantry-operator").await?;
+        leases.delete("gantry-operator", &DeleteParams::default()).await?;
+        let mut both = false;
+        eventually_for(LEASE, async || {
+            both |= is_leading(&second);
+            let made = leases.get("gantry-operator").await?;
+            ensure!(made.metadata.uid != before.metadata.uid, "still the old one");
+            let holder = made.spec.and_then(|spec| spec.holder_identity);
+            ensure!(holder.as_deref() == Some("first"), "{holder:?} holds it");
+            Ok(())
+        })
+        .await?;
+        assert!(is_leading(&first) && !both, "the standby leads as well");
+    }
+    // Deleted when its holder is dead, it is made after the time that a dead one is waited for anyway.
+    first.kill().await;
+    leases.delete("gantry-operator", &DeleteParams::default()).await?;
+    let deleted = Instant::now();
+    leads(&second).await?;
+    let took = deleted.elapsed();
+    assert!(took < TAKEOVER, "took over after {took:?}");
     second.stop().await;
     cluster.done().await
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context as _, ensure};
 use gantry_e2e::{
     Cluster, Running, eventually,
-    fixtures::{self, Fixture, wait_ready},
+    fixtures::{self, Fixture, wait_ready, wait_ready_for},
     operator,
     snapshot::{self, Snapshot},
 };
@@ -16,6 +16,11 @@ use gantry_kit::{
     testing::{Fault, Faults, Rule},
 };
 use http::Method;
+use k8s_openapi::api::core::v1::Pod;
+use kube::{
+    Api, ResourceExt,
+    api::{DeleteParams, ListParams},
+};
 use serde_json::{Value, json};
 
 fn assert_same(found: &Snapshot, expected: &Snapshot, when: &str) {
@@ -26,6 +31,21 @@ fn assert_same(found: &Snapshot, expected: &Snapshot, when: &str) {
 async fn settled(cluster: &Cluster, fixture: &Fixture) -> anyhow::Result<Snapshot> {
     wait_ready(cluster, &fixture.resource, fixture.name, "True", None).await?;
     snapshot::children(cluster).await
+}
+
+/// The same, once what is no longer wished for is gone: a volume goes when the last pod that uses it has ended.
+async fn settles_as(
+    cluster: &Cluster,
+    fixture: &Fixture,
+    expected: &Snapshot,
+    when: &str,
+) -> anyhow::Result<()> {
+    let same = eventually(async || {
+        let differences = snapshot::differences(&settled(cluster, fixture).await?, expected);
+        ensure!(differences.is_empty(), "{differences:#?}");
+        Ok(())
+    });
+    same.await.with_context(|| when.to_owned())
 }
 
 /// Creates `object` in a new namespace with nothing in the way.
@@ -134,12 +154,7 @@ async fn changed(
     first.kill().await;
     let second = Running::start(&cluster, &Faults::default()).await?;
     // The first may have told that it is ready and died before it was at rest: that the second is there is what counts.
-    eventually(async || {
-        let differences = snapshot::differences(&settled(&cluster, fixture).await?, expected);
-        ensure!(differences.is_empty(), "{differences:#?}");
-        Ok(())
-    })
-    .await?;
+    settles_as(&cluster, fixture, expected, "in the end").await?;
     second.kill().await;
     cluster.done().await?;
     Ok(writes)
@@ -191,6 +206,40 @@ async fn api_faults_delay_but_do_not_change_the_outcome() -> anyhow::Result<()> 
             cluster.done().await?;
         }
         Ok(())
+    })
+    .await?;
+    home.done().await
+}
+
+/// The same for what is no longer wished for: one deletion after the other goes wrong, each in its own way.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_to_go_goes_whatever_happens_to_its_deletion() -> anyhow::Result<()> {
+    let home = Cluster::simulated().await?;
+    fixtures::each(async |fixture| {
+        let (expected, _) = undisturbed(&home, fixture, &fixture.base).await?;
+        let cluster = home.in_new_namespace().await?;
+        let faults = Faults::default();
+        let options = Options {
+            deadline: Duration::from_secs(3),
+            ..Options::default()
+        };
+        let operator = Running::start_with(&cluster, &faults, options, operator::settings()).await?;
+        cluster.apply(&fixture.resource, &fixture.other).await?;
+        settled(&cluster, fixture).await?;
+        // The last one is carried out, and there may be nothing left to delete then.
+        for fault in [
+            Fault::Answer(409),
+            Fault::Answer(500),
+            Fault::Hang,
+            Fault::LoseReply,
+        ] {
+            faults.inject(Rule::new(fault).on(Method::DELETE, ""));
+        }
+        cluster.apply(&fixture.resource, &fixture.base).await?;
+        settles_as(&cluster, fixture, &expected, "in the end").await?;
+        assert_eq!(faults.unspent(), 0, "some faults did not strike");
+        operator.kill().await;
+        cluster.done().await
     })
     .await?;
     home.done().await
@@ -490,17 +539,74 @@ async fn every_path_to_a_spec_ends_the_same() -> anyhow::Result<()> {
         cluster.apply(&fixture.resource, &fixture.base).await?;
         settled(&cluster, fixture).await?;
         cluster.apply(&fixture.resource, &fixture.other).await?;
-        assert_same(&settled(&cluster, fixture).await?, &other, "to another spec");
+        settles_as(&cluster, fixture, &other, "to another spec").await?;
         cluster.apply(&fixture.resource, &fixture.base).await?;
-        assert_same(&settled(&cluster, fixture).await?, &expected, "from another spec");
+        settles_as(&cluster, fixture, &expected, "from another spec").await?;
         cluster.apply(&fixture.resource, broken).await?;
         wait_ready(&cluster, &fixture.resource, fixture.name, "False", Some(reason)).await?;
         cluster.apply(&fixture.resource, &fixture.base).await?;
-        assert_same(
-            &settled(&cluster, fixture).await?,
-            &expected,
-            "from a spec that cannot work",
-        );
+        settles_as(&cluster, fixture, &expected, "from a spec that cannot work").await?;
+        operator.kill().await;
+        cluster.done().await?;
+        Ok(())
+    })
+    .await?;
+    home.done().await
+}
+
+/// A pod of the spec before, made anew while the one after cannot start, is younger than those that are in trouble.
+#[tokio::test(flavor = "multi_thread")]
+async fn trouble_stays_told_when_older_pods_are_replaced() -> anyhow::Result<()> {
+    let home = Cluster::simulated().await?;
+    fixtures::each(async |fixture| {
+        let cluster = home.in_new_namespace().await?;
+        let operator = Running::start(&cluster, &Faults::default()).await?;
+        cluster.apply(&fixture.resource, &fixture.base).await?;
+        settled(&cluster, fixture).await?;
+        let (broken, reason) = &fixture.broken;
+        cluster.apply(&fixture.resource, broken).await?;
+        wait_ready(&cluster, &fixture.resource, fixture.name, "False", Some(reason)).await?;
+        let pods: Api<Pod> = Api::namespaced(cluster.client.clone(), &cluster.namespace);
+        let is_ready = |pod: &Pod| {
+            let conditions = pod
+                .status
+                .iter()
+                .flat_map(|status| status.conditions.iter().flatten());
+            conditions
+                .into_iter()
+                .any(|condition| condition.type_ == "Ready" && condition.status == "True")
+        };
+        let ready: Vec<Pod> = pods
+            .list(&ListParams::default())
+            .await?
+            .items
+            .into_iter()
+            .filter(is_ready)
+            .collect();
+        ensure!(!ready.is_empty(), "the pods of the spec before are gone");
+        for pod in &ready {
+            pods.delete(&pod.name_any(), &DeleteParams::default().grace_period(0))
+                .await?;
+        }
+        eventually(async || {
+            let now = pods.list(&ListParams::default()).await?.items;
+            let anew = now
+                .iter()
+                .filter(|pod| is_ready(pod) && ready.iter().all(|old| old.uid() != pod.uid()));
+            ensure!(anew.count() == ready.len(), "not all pods are made anew");
+            Ok(())
+        })
+        .await?;
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        wait_ready_for(
+            Duration::from_secs(5),
+            &cluster,
+            &fixture.resource,
+            fixture.name,
+            "False",
+            Some(reason),
+        )
+        .await?;
         operator.kill().await;
         cluster.done().await?;
         Ok(())

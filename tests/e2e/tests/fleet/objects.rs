@@ -1,5 +1,8 @@
 //! What a new schema would do to objects that real clusters have.
 
+use std::process::Command;
+
+use anyhow::Context as _;
 use gantry_e2e::{cluster::eventually, fleet::Fleet};
 use k8s_openapi::{
     api::{core::v1::Namespace, rbac::v1::ClusterRole},
@@ -124,6 +127,7 @@ async fn the_objects_that_a_schema_would_hurt_are_named() -> anyhow::Result<()> 
     );
     // The same change hurts nobody where nobody uses it.
     assert_eq!(prove(&["none", "far"]).await?["hurtsNobody"], true);
+    the_command_finds_the_same(&new)?;
     // And it was the reader who looked, with the right to look at just these.
     let id = fleet.get("/clusters/some").await?["clusterId"]
         .as_str()
@@ -158,4 +162,55 @@ async fn the_objects_that_a_schema_would_hurt_are_named() -> anyhow::Result<()> 
         .delete(namespace, &DeleteParams::default())
         .await?;
     fleet.stop().await
+}
+
+/// `gantry crds diff` on live clusters, with the user's own kubeconfig.
+fn the_command_finds_the_same(new: &Value) -> anyhow::Result<()> {
+    let folder = tempfile::tempdir()?;
+    let mut both = json!({"apiVersion": "v1", "kind": "Config"});
+    for list in ["clusters", "users", "contexts"] {
+        both[list] = json!([]);
+    }
+    for (name, variable) in [("some", "GANTRY_TEST_SIM"), ("none", "GANTRY_TEST_REAL")] {
+        let one = kubeconfig(variable)?;
+        for (list, what) in [("clusters", "cluster"), ("users", "user")] {
+            let entry = json!({"name": name, what: one[list][0][what]});
+            both[list].as_array_mut().context("list")?.push(entry);
+        }
+        let context = json!({"name": name, "context": {"cluster": name, "user": name}});
+        both["contexts"].as_array_mut().context("list")?.push(context);
+    }
+    let config = folder.path().join("kubeconfig");
+    std::fs::write(&config, both.to_string())?;
+    std::fs::write(folder.path().join("new.json"), new.to_string())?;
+    let diff = |objects: &[&str]| -> anyhow::Result<(Option<i32>, Value)> {
+        let done = Command::new(std::env::var("GANTRY_BIN").context("GANTRY_BIN must name the program")?)
+            .args(["crds", "diff", "cluster:some", "new.json", "--only", NAME])
+            .args(["--fail-on=harm", "--output=json"])
+            .args(
+                objects
+                    .iter()
+                    .map(|context| format!("--objects=cluster:{context}")),
+            )
+            .current_dir(folder.path())
+            .env("KUBECONFIG", &config)
+            .output()?;
+        let told = serde_json::from_slice(&done.stdout)
+            .with_context(|| String::from_utf8_lossy(&done.stderr).into_owned())?;
+        Ok((done.status.code(), told))
+    };
+    for objects in [&["some", "none"][..], &["none", "some"]] {
+        let (code, told) = diff(objects)?;
+        let some = told["proofs"].as_array().into_iter().flatten();
+        let some: Vec<_> = some.filter(|proof| proof["checked"] == 3).collect();
+        assert_eq!(some.len(), 1, "{told}");
+        assert_eq!(
+            (&some[0]["rejected"], &some[0]["pruned"]),
+            (&json!(1), &json!(1)),
+            "{told}"
+        );
+        assert_eq!(code, Some(1), "{told}");
+    }
+    assert_eq!(diff(&["none"])?.0, Some(0));
+    Ok(())
 }
