@@ -7,7 +7,7 @@
 use serde_json::{Map, Value, json};
 
 use super::{
-    object::{Checker, cel, fill_in},
+    object::{Checker, filled_in},
     pattern::Budget,
     reads::{self, Reads},
     schema::{ListType, Schema, Types},
@@ -63,11 +63,91 @@ pub struct Maker<'m> {
     pub left: &'m mut u64,
 }
 
+/// Values that are made one by one: of the fields of an object, every choice of what each of them may be.
+#[derive(Debug, Default)]
+pub struct Plan {
+    /// What all of them have.
+    base: Map<String, Value>,
+    /// Each field, and what it may be; nothing is that it is not there.
+    options: Vec<(String, Vec<Option<Value>>)>,
+    /// So many choices, this far apart, are looked at.
+    choices: usize,
+    stride: usize,
+    /// Those that are no such choice.
+    others: Vec<Value>,
+    /// Whatever is not among them is like something that is.
+    pub complete: bool,
+}
+
+impl Plan {
+    pub fn len(&self) -> usize {
+        self.choices + self.others.len()
+    }
+
+    pub fn nth(&self, number: usize) -> Value {
+        if number >= self.choices {
+            return self.others[number - self.choices].clone();
+        }
+        let mut rest = number.wrapping_mul(self.stride);
+        let mut fields = self.base.clone();
+        for (name, values) in &self.options {
+            if let Some(value) = &values[rest % values.len()] {
+                fields.insert(name.clone(), value.clone());
+            }
+            rest /= values.len();
+        }
+        Value::Object(fields)
+    }
+
+    /// What it takes to make one.
+    pub fn cost(&self) -> u64 {
+        1 + 2 * (self.base.len() + self.options.len()) as u64
+    }
+}
+
+impl From<Values> for Plan {
+    fn from(values: Values) -> Self {
+        Self {
+            others: values.list,
+            complete: values.complete,
+            ..Self::default()
+        }
+    }
+}
+
 impl Maker<'_> {
+    /// All values of a plan.
     pub fn values(&mut self, place: Place<'_>, reads: &Reads) -> Values {
+        let plan = self.plan(place, reads);
+        *self.left = self.left.saturating_sub(plan.len() as u64 * plan.cost());
+        let mut list: Vec<Value> = (0..plan.len()).map(|number| plan.nth(number)).collect();
+        let schema = place.old;
+        let limited = !schema.rules.is_empty() || !schema.choices.is_empty();
+        if limited && !place.top {
+            for value in list.iter_mut().take(plan.choices.min(MAX_REPAIRED)) {
+                if let Some(better) = self.repaired(place, value, reads) {
+                    *value = better;
+                }
+            }
+        }
+        Values {
+            list,
+            complete: plan.complete,
+        }
+    }
+
+    pub fn plan(&mut self, place: Place<'_>, reads: &Reads) -> Plan {
         let schema = place.old;
         let types = schema.types.without(Types::NULL);
-        let mut values = if schema.unread.is_some() || *self.left == 0 {
+        let readable = schema.unread.is_none() && *self.left > 0;
+        if readable && types == Types::OBJECT && schema.limits.enumeration.is_none() {
+            let mut plan = self.objects(place, reads);
+            if schema.nullable {
+                plan.others.push(Value::Null);
+            }
+            return plan;
+        }
+        let mut values = if !readable {
             Values::default()
         } else if let Some(listed) = &schema.limits.enumeration {
             Values {
@@ -80,8 +160,6 @@ impl Maker<'_> {
                     .collect(),
                 complete: listed.values.len() <= MAX_LISTED,
             }
-        } else if types == Types::OBJECT {
-            self.objects(place, reads)
         } else if types == Types::ARRAY {
             self.lists(place, reads)
         } else {
@@ -109,7 +187,7 @@ impl Maker<'_> {
             // Where the constants are not all there is, something has to stand for the others.
             values.complete &= !open || values.list.iter().any(|value| !is_constant(value));
         }
-        values
+        values.into()
     }
 
     /// Whether the schema takes a value for itself.
@@ -195,7 +273,7 @@ impl Maker<'_> {
         Values { list, complete }
     }
 
-    fn objects(&mut self, place: Place<'_>, reads: &Reads) -> Values {
+    fn objects(&mut self, place: Place<'_>, reads: &Reads) -> Plan {
         let schema = place.old;
         let mut complete = !reads.opaque && reads.items.is_none() && reads.sizes.is_empty();
         let mut base = Map::new();
@@ -215,8 +293,7 @@ impl Maker<'_> {
                 base.insert(name.clone(), value);
             }
         }
-        // Each field, and what it may be; nothing is that it is not there.
-        let mut options: Vec<(&str, Vec<Option<Value>>)> = Vec::new();
+        let mut options: Vec<(String, Vec<Option<Value>>)> = Vec::new();
         for (name, inner) in &reads.fields {
             if (place.root || schema.embedded) && ALWAYS.contains(&name.as_str()) {
                 complete &= name == "metadata" && place.root;
@@ -246,59 +323,43 @@ impl Maker<'_> {
             if !schema.demands(name) {
                 all.insert(0, None);
             }
-            options.push((name, all));
+            options.push((name.clone(), all));
         }
         if place.root
             && let Some(metadata) = reads.fields.get("metadata")
         {
-            options.push(("metadata", self.named(place, metadata, &mut complete)));
+            options.push(("metadata".to_owned(), self.named(place, metadata, &mut complete)));
         }
         let all = options
             .iter()
             .try_fold(1_usize, |all, (_, values)| all.checked_mul(values.len()))
             .unwrap_or(usize::MAX);
         complete &= all <= MAX_VALUES;
-        let count = all.min(MAX_VALUES);
         // Where not all are made, they are taken from everywhere.
         let stride = if all > MAX_VALUES {
             (all / MAX_VALUES) | 1
         } else {
             1
         };
-        let mut list = Vec::with_capacity(count);
-        for number in 0..count {
-            let mut rest = number.wrapping_mul(stride);
-            let mut fields = base.clone();
-            for (name, values) in &options {
-                if let Some(value) = &values[rest % values.len()] {
-                    fields.insert((*name).to_owned(), value.clone());
-                }
-                rest /= values.len();
-            }
-            list.push(Value::Object(fields));
-        }
-        let limited = !schema.rules.is_empty() || !schema.choices.is_empty();
-        if limited && !place.top {
-            for value in list.iter_mut().take(MAX_REPAIRED) {
-                if let Some(better) = self.repaired(place, value, reads) {
-                    *value = better;
-                }
-            }
-        }
+        let mut others = Vec::new();
         if reads.opaque
             && let Some(values) = &schema.additional
             && let Some(value) = self.sample(values, MAX_DEPTH)
         {
             let texts = self.constants.iter().filter_map(Value::as_str).take(16);
             for key in KEYS.into_iter().chain(texts) {
-                list.push(json!({key: value}));
+                others.push(json!({key: value}));
             }
-            list.push(json!({"o".repeat(64): value}));
+            others.push(json!({"o".repeat(64): value}));
         }
-        *self.left = self
-            .left
-            .saturating_sub(list.len() as u64 * (1 + base.len() as u64));
-        Values { list, complete }
+        Plan {
+            base,
+            options,
+            choices: all.min(MAX_VALUES),
+            stride,
+            others,
+            complete,
+        }
     }
 
     /// The value with other fields than `fixed` set so that the schema takes it, with its rules and combinations: most
@@ -307,9 +368,9 @@ impl Maker<'_> {
         let schema = place.old;
         let mut tied = reads::tied(&schema.choices).unwrap_or_default();
         for rule in schema.rules.iter().take(MAX_RULES) {
-            *self.left = self.left.saturating_sub(rule.source.len() as u64 / 4);
-            if let Ok(program) = cel::parse(&rule.source) {
-                tied.merge(&reads::of(&program, schema).reads);
+            *self.left = self.left.saturating_sub(rule.source.cost());
+            if let Ok(program) = rule.source.program() {
+                tied.merge(&reads::of(&program.expr, schema).reads);
             }
         }
         let mut best = value.clone();
@@ -357,8 +418,7 @@ impl Maker<'_> {
     /// How much the schema has against a value.
     fn faults(&mut self, place: Place<'_>, value: &Value) -> usize {
         let spent = self.checker.spent();
-        let mut value = value.clone();
-        fill_in(place.old, &mut value);
+        let value = filled_in(place.old, value);
         let found = if place.root {
             self.checker.check(place.old, &value)
         } else {

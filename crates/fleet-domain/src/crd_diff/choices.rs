@@ -69,7 +69,7 @@ pub fn compare(sink: &mut Sink<'_>, old: &Schema, new: &Schema, fuel: &mut Fuel,
                 .get(name)
                 .is_some_and(|property| property.default.is_some())
     };
-    let after = without_unknown(&may_have, (*new.choices).clone());
+    let after = without_unknown(&may_have, &new.choices);
     let before = &old.choices;
     if fuel.is_left() && takes_all_listed(old, new, fuel) {
         sink.add(
@@ -234,10 +234,10 @@ enum Truth {
 }
 
 /// The new combinations as they look to old objects, which cannot have fields that the old schema pruned.
-fn without_unknown(may_have: &dyn Fn(&str) -> bool, new: Choices) -> Choices {
-    let groups = |groups: Vec<Vec<Schema>>, one: bool| -> Vec<Vec<Schema>> {
+fn without_unknown(may_have: &dyn Fn(&str) -> bool, new: &Choices) -> Choices {
+    let groups = |groups: &[Vec<Schema>], one: bool| -> Vec<Vec<Schema>> {
         groups
-            .into_iter()
+            .iter()
             .filter_map(|group| match reduce_group(may_have, group, one) {
                 Group::Always => None,
                 Group::Branches(branches) => Some(branches),
@@ -245,11 +245,11 @@ fn without_unknown(may_have: &dyn Fn(&str) -> bool, new: Choices) -> Choices {
             .collect()
     };
     Choices {
-        any: groups(new.any, false),
-        one: groups(new.one, true),
+        any: groups(&new.any, false),
+        one: groups(&new.one, true),
         not: new
             .not
-            .into_iter()
+            .iter()
             .filter_map(|not| match reduce(may_have, not) {
                 Truth::Never => None,
                 Truth::Always => Some(Schema::empty()),
@@ -264,7 +264,7 @@ enum Group {
     Branches(Vec<Schema>),
 }
 
-fn reduce_group(may_have: &dyn Fn(&str) -> bool, group: Vec<Schema>, one: bool) -> Group {
+fn reduce_group(may_have: &dyn Fn(&str) -> bool, group: &[Schema], one: bool) -> Group {
     let mut always = 0;
     let mut branches = Vec::new();
     for branch in group {
@@ -284,14 +284,15 @@ fn reduce_group(may_have: &dyn Fn(&str) -> bool, group: Vec<Schema>, one: bool) 
     }
 }
 
-/// Takes the branch: nested ones would be copied once for each level above them.
-fn reduce(may_have: &dyn Fn(&str) -> bool, mut rest: Schema) -> Truth {
-    if rest.required.iter().any(|name| !may_have(name)) {
+/// Only what is left is copied, and once: not for each level above it, and nothing that is dropped again.
+fn reduce(may_have: &dyn Fn(&str) -> bool, branch: &Schema) -> Truth {
+    if branch.required.iter().any(|name| !may_have(name)) {
         return Truth::Never;
     }
-    rest.properties.retain(|name, _| may_have(name));
-    rest.choices = without_unknown(may_have, rest.choices.take()).into();
-    rest.forget();
+    let mut rest = Schema {
+        choices: without_unknown(may_have, &branch.choices).into(),
+        ..branch.without_fields_and_choices()
+    };
     let impossible = rest
         .choices
         .any
@@ -300,8 +301,11 @@ fn reduce(may_have: &dyn Fn(&str) -> bool, mut rest: Schema) -> Truth {
         .any(Vec::is_empty)
         || rest.choices.not.iter().any(Schema::is_vacuous);
     if impossible {
-        Truth::Never
-    } else if rest.is_vacuous() {
+        return Truth::Never;
+    }
+    let known = branch.properties.iter().filter(|(name, _)| may_have(name));
+    rest.properties = known.map(|(name, field)| (name.clone(), field.clone())).collect();
+    if rest.is_vacuous() {
         Truth::Always
     } else {
         Truth::Depends(Box::new(rest))

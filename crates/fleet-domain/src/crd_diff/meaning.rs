@@ -4,7 +4,7 @@
 //! Errors count: an expression that looks at a missing field fails, and a rule that fails refuses the object. `||` and
 //! `&&` swallow the error of one side when the other decides.
 
-use super::object::cel::{Expr as Cel, Op, parse};
+use super::object::cel::{Expr as Cel, Op, Source};
 
 /// How many parts of two rules are compared.
 const MAX_STEPS: u32 = 500;
@@ -44,10 +44,10 @@ pub trait Fields {
 }
 
 /// What a rule means, as far as it is looked into.
-pub fn of(source: &str) -> Expr {
-    match parse(source) {
-        Ok(expr) => part(&expr),
-        Err(_) => Expr::Other(source.to_owned()),
+pub fn of(source: &Source) -> Expr {
+    match source.program() {
+        Ok(program) => part(&program.expr),
+        Err(_) => Expr::Other(source.text.clone()),
     }
 }
 
@@ -192,6 +192,10 @@ mod tests {
 
     use super::*;
 
+    fn meaning(source: &str) -> Expr {
+        of(&source.to_owned().into())
+    }
+
     /// `new` is never there, `sure` always, and `kind` is never `New`.
     struct Known;
 
@@ -229,7 +233,7 @@ mod tests {
     #[case("self.?new.hasValue() ? false : true", Truth::Unsure)]
     #[case("!has(self.new", Truth::Unsure)]
     fn what_it_comes_to(#[case] expression: &str, #[case] is: Truth) {
-        assert_eq!(truth(&of(expression), &Known, &[]), is);
+        assert_eq!(truth(&meaning(expression), &Known, &[]), is);
     }
 
     #[rstest]
@@ -255,7 +259,7 @@ mod tests {
     #[case("!(has(self.a) && self.b > 1)", "!has(self.a)", false)]
     #[case("self.a.matches('x\"y')", "self.a.matches('x'y\")", false)]
     fn one_follows_from_the_other(#[case] narrow: &str, #[case] wide: &str, #[case] yes: bool) {
-        assert_eq!(implies(&of(narrow), &of(wide)), yes);
+        assert_eq!(implies(&meaning(narrow), &meaning(wide)), yes);
     }
 
     #[rstest]
@@ -265,7 +269,7 @@ mod tests {
     #[case("a ? ".repeat(1_000))]
     #[case("a||".repeat(1_300))]
     fn hostile_ones_end(#[case] expression: String) {
-        let expr = of(&expression);
+        let expr = meaning(&expression);
         let _ = (truth(&expr, &Known, &[]), implies(&expr, &expr));
     }
 }

@@ -308,9 +308,9 @@ fn rules(word: Option<&Value>) -> Vec<Rule> {
             Some(Rule {
                 transition: normalise::mentions(&expression, "oldSelf"),
                 expression,
-                source,
+                source: source.into(),
                 message: text("message"),
-                message_expression: text("messageExpression"),
+                message_expression: text("messageExpression").map(Into::into),
                 optional_old_self: flag(rule.get("optionalOldSelf")),
             })
         })

@@ -51,14 +51,11 @@ pub fn compare(sink: &mut Sink<'_>, old: &Schema, new: &Schema, root: bool, mode
             sink.note(HARMLESS);
             continue;
         }
-        let wider_than = |other: &&Rule| {
-            (other.transition, other.optional_old_self) == (rule.transition, rule.optional_old_self)
-                && meant
-                    .as_ref()
-                    .is_some_and(|meant| meaning::implies(&meaning::of(&other.source), meant))
-        };
         let by_text = about_changes || !model.minds_defaults(pair, rule);
-        if let Some(before) = gone.take(|other| by_text && wider_than(other)) {
+        if by_text
+            && let Some(meant) = &meant
+            && let Some(before) = gone.take_narrower(rule, meant)
+        {
             sink.add(
                 Kind::Loosened,
                 before.expression.as_str(),
@@ -187,6 +184,8 @@ fn kept(sink: &mut Sink<'_>, pair: Pair<'_>, rule: &Rule, look: bool, model: &mu
 /// Rules that the new schema does not have, by their place, and the places of each message.
 struct Gone<'r> {
     rules: BTreeMap<usize, &'r Rule>,
+    /// Of those that were looked into.
+    meanings: HashMap<usize, meaning::Expr>,
     by_message: HashMap<&'r str, VecDeque<usize>>,
 }
 
@@ -195,6 +194,7 @@ impl<'r> Gone<'r> {
         let kept: HashSet<&str> = new.rules.iter().map(|rule| rule.expression.as_str()).collect();
         let mut gone = Self {
             rules: BTreeMap::new(),
+            meanings: HashMap::new(),
             by_message: HashMap::new(),
         };
         for (place, rule) in old.rules.iter().enumerate() {
@@ -208,10 +208,19 @@ impl<'r> Gone<'r> {
         gone
     }
 
-    /// The first rule that is such a one.
-    fn take(&mut self, is_one: impl Fn(&&Rule) -> bool) -> Option<&'r Rule> {
+    /// The first rule that lets nothing through which this one does not.
+    fn take_narrower(&mut self, rule: &Rule, meant: &meaning::Expr) -> Option<&'r Rule> {
         let mut some = self.rules.iter().take(MAX_COMPARED);
-        let place = some.find(|(_, rule)| is_one(rule)).map(|(place, _)| *place)?;
+        let (place, _) = some.find(|(place, other)| {
+            (other.transition, other.optional_old_self) == (rule.transition, rule.optional_old_self) && {
+                let other = self
+                    .meanings
+                    .entry(**place)
+                    .or_insert_with(|| meaning::of(&other.source));
+                meaning::implies(other, meant)
+            }
+        })?;
+        let place = *place;
         self.rules.remove(&place)
     }
 

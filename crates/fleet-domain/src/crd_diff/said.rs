@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
     number::{Bound, Number},
-    object::cel::{Expr, Op, parse, unescape},
+    object::cel::{Expr, Op, unescape},
     reads::{as_constant, size_of},
     schema::{Choices, Count, Enumeration, Limits, Schema, Types},
     sink::Step,
@@ -294,11 +294,11 @@ impl Reader {
         let mut said = self.choices(&schema.choices);
         // A transition rule says nothing of a value that stays.
         for rule in schema.rules.iter().filter(|rule| rules && !rule.transition) {
-            if !self.takes(1 + rule.source.len() / 16) {
+            if !self.takes(1 + rule.source.text.len() / 16) {
                 break;
             }
-            if let Ok(program) = parse(&rule.source) {
-                said.and(self.rule(&program, true));
+            if let Ok(program) = rule.source.program() {
+                said.and(self.rule(&program.expr, true));
             }
         }
         said

@@ -11,7 +11,10 @@ use std::{
 use serde_json::Value;
 
 pub use super::enumeration::Enumeration;
-use super::number::{Bound, Number};
+use super::{
+    number::{Bound, Number},
+    object::cel::Source,
+};
 
 /// The kinds of JSON values, as a set. Whole and broken numbers are told apart, because `integer` is less than `number`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -293,9 +296,9 @@ pub struct Rule {
     /// The expression, with its white space evened out.
     pub expression: String,
     /// The expression as it is written, with its comments: what is evaluated.
-    pub source: String,
+    pub source: Source,
     pub message: Option<String>,
-    pub message_expression: Option<String>,
+    pub message_expression: Option<Source>,
     /// Speaks of the value before the change, and so only of updates.
     pub transition: bool,
     /// A transition rule that also looks at new objects.
@@ -400,6 +403,30 @@ impl Schema {
             list: ListType::Atomic,
             rules: Vec::new(),
             unread: None,
+            facts: OnceLock::new(),
+        }
+    }
+
+    /// A copy of all but its fields and combinations, which may be large.
+    #[must_use]
+    pub fn without_fields_and_choices(&self) -> Self {
+        Self {
+            types: self.types,
+            nullable: self.nullable,
+            preserve: self.preserve,
+            embedded: self.embedded,
+            atomic_map: self.atomic_map,
+            unstructured: self.unstructured,
+            default: self.default.clone(),
+            properties: BTreeMap::new(),
+            additional: self.additional.clone(),
+            items: self.items.clone(),
+            required: self.required.clone(),
+            limits: self.limits.clone(),
+            choices: Rare::default(),
+            list: self.list.clone(),
+            rules: self.rules.clone(),
+            unread: self.unread.clone(),
             facts: OnceLock::new(),
         }
     }

@@ -292,22 +292,26 @@ fn cut(text: String) -> String {
 pub fn render(steps: &[Step<'_>]) -> String {
     let mut path = String::new();
     for step in steps {
-        match step {
-            Step::Items => path.push_str("[*]"),
-            Step::Values => path.push_str(".*"),
-            Step::Field(name) if is_plain(name) => {
-                path.push('.');
-                path.push_str(name);
-            }
-            Step::Field(name) => {
-                let _ = write!(path, "[{name:?}]");
-            }
-        }
+        write_step(&mut path, *step);
     }
     if path.is_empty() {
         path.push('.');
     }
     path
+}
+
+pub fn write_step(path: &mut String, step: Step<'_>) {
+    match step {
+        Step::Items => path.push_str("[*]"),
+        Step::Values => path.push_str(".*"),
+        Step::Field(name) if is_plain(name) => {
+            path.push('.');
+            path.push_str(name);
+        }
+        Step::Field(name) => {
+            let _ = write!(path, "[{name:?}]");
+        }
+    }
 }
 
 fn is_plain(name: &str) -> bool {

@@ -2,15 +2,13 @@
 //! something. That none is found shows something only where the values that were tried are all that the rule can tell
 //! apart; otherwise nothing is claimed.
 
+use std::borrow::Cow;
+
 use serde_json::Value;
 
 use super::{
-    candidates::{MAX_VALUES, Maker, Place, Values, cost},
-    object::{
-        Checker,
-        cel::{Due, Rules},
-        fill_in, prune,
-    },
+    candidates::{MAX_VALUES, Maker, Place, Plan, cost},
+    object::{Checker, cel::Due, filled_in, keeps_all, prune},
     pattern::Budget,
     reads::{self, Reading, Reads},
     schema::{Rule, Schema},
@@ -18,7 +16,7 @@ use super::{
 };
 
 /// How much is tried for one pair of definitions: about steps of rules.
-const MAX_WORK: u64 = 1_000_000;
+const MAX_WORK: u64 = 450_000;
 /// What it takes to try one value, beside the rules.
 const TRY: u64 = 20;
 /// How many values are altered until the old schema takes them.
@@ -37,7 +35,6 @@ const MAX_EXAMPLE: usize = 200;
 /// Tries values on rules, within bounds over the whole of one pair of definitions.
 pub struct Model {
     checker: Checker,
-    rules: Rules,
     patterns: Budget,
     left: u64,
     /// What rules and combinations spoke of that went from schemas around this place: they may have refused what is
@@ -49,7 +46,6 @@ impl Default for Model {
     fn default() -> Self {
         Self {
             checker: Checker::default(),
-            rules: Rules::default(),
             patterns: Budget::default(),
             left: MAX_WORK,
             lost_around: Vec::new(),
@@ -99,34 +95,40 @@ impl Model {
             Answer::NotFound
         };
         let (mut met, mut open, mut later) = (false, false, None);
-        for value in &values.list {
+        for number in 0..values.len() {
             if self.left == 0 {
                 answer = Answer::NotFound;
                 break;
             }
-            let mut stored = value.clone();
-            fill_in(pair.old, &mut stored);
-            let costs = cost(pair.old, &stored) + cost(pair.new, &stored);
-            self.left = self.left.saturating_sub(TRY + 2 * costs);
-            if !self.may_be(pair, &stored, &beside, choices.as_ref()) {
+            let value = &values.nth(number);
+            let stored = &*filled_in(pair.old, value);
+            let costs = cost(pair.old, stored) + cost(pair.new, stored);
+            self.left = self.left.saturating_sub(values.cost() + TRY + 2 * costs);
+            if !self.may_be(pair, stored, &beside, choices.as_ref()) {
                 continue;
             }
-            let anew = self.meets(rule, pair, value.clone());
-            match self.meets(rule, pair, stored.clone()) {
+            let met_as_stored = self.meets(rule, pair, stored);
+            // Without what the old defaults filled in; mostly there is nothing of that kind.
+            let anew = if stored == value {
+                met_as_stored
+            } else {
+                self.meets(rule, pair, value)
+            };
+            match met_as_stored {
                 Some(true) if anew != Some(true) => {
                     answer = Answer::NotFound;
-                    if anew == Some(false) && later.is_none() && self.surely_is(pair, &stored) {
-                        later = Some(value);
+                    if anew == Some(false) && later.is_none() && self.surely_is(pair, stored) {
+                        later = Some(example(value));
                     }
                 }
                 Some(true) => met = true,
-                Some(false) if self.surely_is(pair, &stored) => return Answer::Refuses(example(&stored)),
+                Some(false) if self.surely_is(pair, stored) => return Answer::Refuses(example(stored)),
                 Some(false) => {
                     answer = Answer::NotFound;
                     repairs += 1;
                     if repairs < MAX_REPAIRS
                         && let Some(better) = self.repaired(pair, value, &reads)
-                        && self.meets(rule, pair, better.clone()) == Some(false)
+                        && self.meets(rule, pair, &better) == Some(false)
                         && self.surely_is(pair, &better)
                     {
                         return Answer::Refuses(example(&better));
@@ -135,12 +137,10 @@ impl Model {
                 None => (answer, open) = (Answer::NotFound, true),
             }
         }
-        match answer {
-            Answer::NotFound if later.is_some() => {
-                Answer::RefusesAnew(later.map(example).unwrap_or_default())
-            }
-            Answer::NotFound if open || !met => Answer::Unknown,
-            answer => answer,
+        match (answer, later) {
+            (Answer::NotFound, Some(example)) => Answer::RefusesAnew(example),
+            (Answer::NotFound, None) if open || !met => Answer::Unknown,
+            (answer, _) => answer,
         }
     }
 
@@ -205,16 +205,12 @@ impl Model {
     }
 
     fn read(&mut self, rule: &Rule, schema: &Schema) -> Option<Reading> {
-        self.left = self.left.saturating_sub(TRY + rule.source.len() as u64 / 4);
+        self.left = self.left.saturating_sub(TRY + rule.source.cost());
         if self.left == 0 {
             return None;
         }
-        let program = self.rules.compiled(&rule.source);
-        program
-            .as_ref()
-            .as_ref()
-            .ok()
-            .map(|program| reads::of(program, schema))
+        let program = rule.source.program().ok()?;
+        Some(reads::of(&program.expr, schema))
     }
 
     /// What to try: the rule's own fields first, then those that old rules and combinations tie them to.
@@ -233,7 +229,7 @@ impl Model {
             let mut more = reads.clone();
             more.merge(&tied);
             let values = self.values(pair, &more, &constants);
-            if values.list.len() < MAX_VALUES && (values.complete || !question.values.complete) {
+            if values.len() < MAX_VALUES && (values.complete || !question.values.complete) {
                 let mut alone = Schema::empty();
                 alone.choices = (*pair.old.choices).clone().into();
                 reads = more;
@@ -258,7 +254,7 @@ impl Model {
             more.merge(&reading.reads);
             let all: Vec<Value> = constants.iter().chain(&reading.constants).cloned().collect();
             let values = self.values(pair, &more, &all);
-            if values.list.len() < MAX_VALUES && (values.complete || !question.values.complete) {
+            if values.len() < MAX_VALUES && (values.complete || !question.values.complete) {
                 reads = more;
                 constants = all;
                 question.values = values;
@@ -268,15 +264,14 @@ impl Model {
         question
     }
 
-    fn values(&mut self, pair: Pair<'_>, reads: &Reads, constants: &[Value]) -> Values {
-        self.maker(constants).values(place(pair), reads)
+    fn values(&mut self, pair: Pair<'_>, reads: &Reads, constants: &[Value]) -> Plan {
+        self.maker(constants).plan(place(pair), reads)
     }
 
     /// A value that the old schema is sure to take, with the same in all that the rule looks at.
     fn repaired(&mut self, pair: Pair<'_>, value: &Value, reads: &Reads) -> Option<Value> {
-        let mut value = self.maker(&[]).repaired(place(pair), value, reads)?;
-        fill_in(pair.old, &mut value);
-        Some(value)
+        let value = self.maker(&[]).repaired(place(pair), value, reads)?;
+        Some(filled_in(pair.old, &value).into_owned())
     }
 
     fn maker<'m>(&'m mut self, constants: &'m [Value]) -> Maker<'m> {
@@ -296,11 +291,10 @@ impl Model {
             place: ".",
             root: pair.root,
         };
-        let before = self.rules.spent();
-        let refused = beside
-            .iter()
-            .any(|rule| self.rules.meets(rule, &due) == Some(false));
-        self.left = self.left.saturating_sub(self.rules.spent() - before);
+        let before = self.checker.spent();
+        let rules = self.checker.rules();
+        let refused = beside.iter().any(|rule| rules.meets(rule, &due) == Some(false));
+        self.left = self.left.saturating_sub(self.checker.spent() - before);
         !refused && choices.is_none_or(|choices| self.checker.accepts(choices, stored))
     }
 
@@ -325,25 +319,28 @@ impl Model {
     }
 
     /// Whether a stored value meets the rule when the new schema has pruned it and filled it in.
-    fn meets(&mut self, rule: &Rule, pair: Pair<'_>, mut value: Value) -> Option<bool> {
-        prune(pair.new, &mut value, pair.root);
-        fill_in(pair.new, &mut value);
+    fn meets(&mut self, rule: &Rule, pair: Pair<'_>, value: &Value) -> Option<bool> {
+        let mut kept = Cow::Borrowed(value);
+        if !keeps_all(pair.new, value, pair.root) {
+            prune(pair.new, kept.to_mut(), pair.root);
+        }
+        let value = filled_in(pair.new, &kept);
         let due = Due {
             schema: pair.new,
             value: &value,
             place: ".",
             root: pair.root,
         };
-        let before = self.rules.spent();
-        let met = self.rules.meets(rule, &due);
-        self.left = self.left.saturating_sub(self.rules.spent() - before);
+        let before = self.checker.spent();
+        let met = self.checker.rules().meets(rule, &due);
+        self.left = self.left.saturating_sub(self.checker.spent() - before);
         met
     }
 }
 
 /// What is tried, and what the old schema says of it that is understood.
 struct Question<'s> {
-    values: Values,
+    values: Plan,
     beside: Vec<&'s Rule>,
     choices: Option<Schema>,
 }

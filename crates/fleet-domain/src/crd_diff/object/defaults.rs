@@ -1,8 +1,46 @@
 //! Fills in defaults, and drops nulls where there may be none.
 
+use std::borrow::Cow;
+
 use serde_json::{Map, Value};
 
 use crate::crd_diff::schema::Schema;
+
+/// The value with its defaults; itself where there is nothing to do.
+pub fn filled_in<'v>(schema: &Schema, value: &'v Value) -> Cow<'v, Value> {
+    if is_filled_in(schema, value) {
+        return Cow::Borrowed(value);
+    }
+    let mut value = value.clone();
+    fill_in(schema, &mut value);
+    Cow::Owned(value)
+}
+
+fn is_filled_in(schema: &Schema, value: &Value) -> bool {
+    match value {
+        Value::Object(fields) => {
+            let mut defaults = schema
+                .properties
+                .iter()
+                .filter(|(_, field)| field.default.is_some());
+            defaults.all(|(name, _)| fields.contains_key(name))
+                && fields.iter().all(|(name, value)| {
+                    let child = schema.properties.get(name).or(schema.additional.as_deref());
+                    child.is_none_or(|child| !is_dropped(child, value) && is_filled_in(child, value))
+                })
+        }
+        Value::Array(items) => {
+            let entries = schema.items.as_deref();
+            entries.is_none_or(|entry| items.iter().all(|item| is_filled_in(entry, item)))
+        }
+        _ => true,
+    }
+}
+
+/// Before defaults, the server drops nulls of fields that it knows and that are not nullable.
+fn is_dropped(schema: &Schema, value: &Value) -> bool {
+    value.is_null() && !schema.nullable
+}
 
 pub fn fill_in(schema: &Schema, value: &mut Value) {
     match value {
@@ -21,8 +59,7 @@ pub fn fill_in(schema: &Schema, value: &mut Value) {
 fn object(schema: &Schema, fields: &mut Map<String, Value>) {
     fields.retain(|name, value| {
         let child = schema.properties.get(name).or(schema.additional.as_deref());
-        // Before defaults, the server drops nulls of fields that it knows and that are not nullable.
-        !(value.is_null() && child.is_some_and(|child| !child.nullable))
+        child.is_none_or(|child| !is_dropped(child, value))
     });
     for (name, property) in &schema.properties {
         if let Some(default) = &property.default

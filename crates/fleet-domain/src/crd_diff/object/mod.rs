@@ -6,14 +6,15 @@
 pub(super) mod cel;
 mod defaults;
 pub(super) mod format;
+mod place;
 mod prune;
 mod validate;
 
 use serde_json::Value;
 
 pub use cel::Undecided;
-pub use defaults::fill_in;
-pub use prune::{Pruned, prune};
+pub use defaults::{fill_in, filled_in};
+pub use prune::{Pruned, keeps_all, prune};
 pub use validate::{Checker, Violation};
 
 use super::schema::Schema;

@@ -8,13 +8,13 @@ use serde_json::{Map, Value};
 use super::{
     cel::{Due, Rules, Undecided},
     format,
+    place::At,
 };
 use crate::crd_diff::{
     number::{Number, canonical},
     pattern,
     schema::{Limits, ListType, Schema, Types},
     server::ServerVersion,
-    sink::{Step, render},
 };
 
 /// A list of violations longer than this helps nobody.
@@ -46,17 +46,21 @@ pub struct Checker {
     pub skipped_patterns: u64,
 }
 
-struct Place<'p> {
-    path: &'p str,
-    place: &'p str,
-}
-
 /// What one walk has found so far.
 #[derive(Default)]
 struct Found<'v> {
     violations: Vec<Violation>,
-    /// Values that have rules, and where they are. The server looks at rules when all else is well.
-    with_rules: Vec<(&'v Schema, &'v Value, String, String)>,
+    /// Values that have rules. The server looks at rules when all else is well.
+    with_rules: Vec<WithRules<'v>>,
+}
+
+struct WithRules<'v> {
+    schema: &'v Schema,
+    value: &'v Value,
+    path: String,
+    place: String,
+    /// The whole object.
+    root: bool,
 }
 
 impl Default for Checker {
@@ -90,7 +94,7 @@ impl Checker {
     /// Whether all but CEL rules is met.
     pub fn accepts(&mut self, schema: &Schema, value: &Value) -> bool {
         let mut found = Found::default();
-        self.node(schema, value, &Place { path: "", place: "" }, &mut found);
+        self.node(schema, value, &At::Whole, &mut found);
         if !found.with_rules.is_empty() && !self.ignores_rules {
             self.rules.note(".", "it is inside anyOf, oneOf or not");
         }
@@ -117,9 +121,9 @@ impl Checker {
     /// Puts a whole object to the schema of its version.
     pub fn check(&mut self, schema: &Schema, value: &Value) -> Vec<Violation> {
         let mut found = Found::default();
-        self.node(schema, value, &Place { path: "", place: "" }, &mut found);
+        self.node(schema, value, &At::Whole, &mut found);
         if !self.ignores_rules {
-            self.rules(&mut found);
+            self.put_to_rules(&mut found);
         }
         found.violations
     }
@@ -127,17 +131,14 @@ impl Checker {
     /// Puts a value to the schema of a part of an object.
     pub fn check_part(&mut self, schema: &Schema, value: &Value) -> Vec<Violation> {
         let mut found = Found::default();
-        self.node(
-            schema,
-            value,
-            &Place {
-                path: ".",
-                place: ".",
-            },
-            &mut found,
-        );
-        self.rules(&mut found);
+        self.node(schema, value, &At::Part, &mut found);
+        self.put_to_rules(&mut found);
         found.violations
+    }
+
+    /// The rules that it has read.
+    pub fn rules(&mut self) -> &mut Rules {
+        &mut self.rules
     }
 
     /// How many steps rules have taken so far.
@@ -145,25 +146,22 @@ impl Checker {
         self.rules.spent()
     }
 
-    fn rules(&mut self, found: &mut Found<'_>) {
+    fn put_to_rules(&mut self, found: &mut Found<'_>) {
         let otherwise_fine = found.violations.is_empty();
         self.rules.next_object();
-        for (schema, value, path, place) in &found.with_rules {
-            let root = path.is_empty();
-            let named = |text: &str| if text.is_empty() { "." } else { text }.to_owned();
-            let place = named(place);
+        for part in &found.with_rules {
             let due = Due {
-                schema,
-                value,
-                place: &place,
-                root,
+                schema: part.schema,
+                value: part.value,
+                place: &part.place,
+                root: part.root,
             };
             for broken in self.rules.broken(&due) {
                 // A rule that fails where a field is missing or of another type says nothing new.
                 if found.violations.len() < MAX_VIOLATIONS && (otherwise_fine || !broken.failed) {
                     found.violations.push(Violation {
-                        path: named(path),
-                        place: place.clone(),
+                        path: part.path.clone(),
+                        place: part.place.clone(),
                         message: broken.message,
                         ratchets: broken.ratchets,
                         spared: false,
@@ -173,20 +171,16 @@ impl Checker {
         }
     }
 
-    fn node<'v>(&mut self, schema: &'v Schema, value: &'v Value, at: &Place<'_>, found: &mut Found<'v>) {
+    fn node<'v>(&mut self, schema: &'v Schema, value: &'v Value, at: &At<'_>, found: &mut Found<'v>) {
         if found.violations.len() >= MAX_VIOLATIONS {
             return;
         }
         // Every write changes the whole object.
-        let ratchets = !at.path.is_empty();
+        let ratchets = !at.is_whole();
         let mut refuse = |message: String, spared: bool| {
             found.violations.push(Violation {
-                path: at.path.to_owned(),
-                place: if at.place.is_empty() {
-                    ".".to_owned()
-                } else {
-                    at.place.to_owned()
-                },
+                path: at.path(),
+                place: at.place(),
                 message,
                 ratchets,
                 spared,
@@ -217,22 +211,20 @@ impl Checker {
             refuse("does not meet anyOf, oneOf or not".to_owned(), false);
         }
         if !schema.rules.is_empty() && !schema.unstructured {
-            found
-                .with_rules
-                .push((schema, value, at.path.to_owned(), at.place.to_owned()));
+            found.with_rules.push(WithRules {
+                schema,
+                value,
+                path: at.path(),
+                place: at.place(),
+                root: at.is_whole(),
+            });
         }
         match value {
             Value::Object(fields) => self.object(schema, fields, at, found),
             Value::Array(items) => {
                 let Some(schema) = &schema.items else { return };
                 for (index, item) in items.iter().enumerate() {
-                    let path = format!("{}[{index}]", at.path);
-                    let place = format!("{}[*]", at.place);
-                    let at = Place {
-                        path: &path,
-                        place: &place,
-                    };
-                    self.node(schema, item, &at, found);
+                    self.node(schema, item, &At::Item(at, index), found);
                 }
             }
             _ => {}
@@ -243,7 +235,7 @@ impl Checker {
         &mut self,
         schema: &'v Schema,
         fields: &'v Map<String, Value>,
-        at: &Place<'_>,
+        at: &At<'_>,
         found: &mut Found<'v>,
     ) {
         let required = schema.required.iter().map(String::as_str);
@@ -256,31 +248,24 @@ impl Checker {
         let named: BTreeSet<&str> = of_embedded.clone().collect();
         let missing = required
             .filter(|name| !named.contains(name))
-            .map(|name| (name, !at.path.is_empty()))
+            .map(|name| (name, !at.is_whole()))
             .chain(of_embedded.map(|name| (name, false)));
         for (name, ratchets) in missing {
-            let step = render(&[Step::Field(name)]);
+            let field = At::Field(at, name);
             found.violations.push(Violation {
-                path: format!("{}{step}", at.path),
-                place: format!("{}{step}", at.place),
+                path: field.path(),
+                place: field.place(),
                 message: "is required".to_owned(),
                 ratchets,
                 spared: false,
             });
         }
         for (name, value) in fields {
-            let (child, step) = match (schema.properties.get(name), &schema.additional) {
-                (Some(property), _) => (property, render(&[Step::Field(name)])),
-                (None, Some(values)) => (&**values, ".*".to_owned()),
-                (None, None) => continue,
-            };
-            let path = format!("{}{}", at.path, render(&[Step::Field(name)]));
-            let place = format!("{}{step}", at.place);
-            let at = Place {
-                path: &path,
-                place: &place,
-            };
-            self.node(child, value, &at, found);
+            match (schema.properties.get(name), &schema.additional) {
+                (Some(property), _) => self.node(property, value, &At::Field(at, name), found),
+                (None, Some(values)) => self.node(values, value, &At::Value(at, name), found),
+                (None, None) => {}
+            }
         }
     }
 

@@ -15,6 +15,7 @@ mod net;
 mod ops;
 mod parse;
 mod quantity;
+mod source;
 mod text;
 mod time;
 mod value;
@@ -22,10 +23,7 @@ mod value;
 #[cfg(test)]
 mod tests;
 
-use std::{
-    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
-    sync::Arc,
-};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use regex::Regex;
 use serde_json::Value as Json;
@@ -33,7 +31,7 @@ use serde_json::Value as Json;
 pub use self::{
     ast::{Expr, Loop, Op},
     names::unescape,
-    parse::parse,
+    source::Source,
 };
 
 use self::{
@@ -73,6 +71,12 @@ pub struct Broken {
     pub ratchets: bool,
 }
 
+enum Verdict {
+    Met,
+    /// With the error, where it could not be evaluated.
+    Broken(Option<String>),
+}
+
 /// The rules that could not be decided at one place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Undecided {
@@ -81,10 +85,9 @@ pub struct Undecided {
     pub reason: String,
 }
 
-/// Rules, compiled once.
+/// Evaluates rules, and remembers what came of it.
 #[derive(Default)]
 pub struct Rules {
-    programs: HashMap<String, Arc<Result<Expr, String>>>,
     patterns: HashMap<String, Option<Regex>>,
     /// Rules that took too many steps once are not tried again.
     too_costly: HashSet<String>,
@@ -121,9 +124,15 @@ impl Rules {
             return all;
         }
         for rule in &due.schema.rules {
+            let transition = || rule.source.program().is_ok_and(|program| program.about_changes);
             match self.verdict(rule, due) {
-                Ok(None) => {}
-                Ok(Some(broken)) => all.push(broken),
+                Ok(Verdict::Met) => {}
+                Ok(Verdict::Broken(error)) => all.push(Broken {
+                    failed: error.is_some(),
+                    message: self.message(rule, due, error),
+                    // Every write changes the whole object.
+                    ratchets: !due.root && !transition(),
+                }),
                 Err(reason) if reason == value::MISTYPED => {}
                 Err(reason) => self.note(due.place, &reason),
             }
@@ -145,53 +154,32 @@ impl Rules {
     /// Whether a value meets one rule; nothing if that cannot be told.
     pub fn meets(&mut self, rule: &Rule, due: &Due<'_>) -> Option<bool> {
         self.next_object();
-        Some(due.value.is_null() || self.verdict(rule, due).ok()?.is_none())
+        Some(due.value.is_null() || matches!(self.verdict(rule, due).ok()?, Verdict::Met))
     }
 
-    /// Nothing if the rule is met, or why it cannot be told.
-    fn verdict(&mut self, rule: &Rule, due: &Due<'_>) -> Result<Option<Broken>, String> {
-        let program = self.compiled(&rule.source);
-        let program = program.as_ref().as_ref().map_err(Clone::clone)?;
-        let transition = program.mentions("oldSelf");
+    /// Or why it cannot be told.
+    fn verdict(&mut self, rule: &Rule, due: &Due<'_>) -> Result<Verdict, String> {
+        let program = rule.source.program().map_err(Clone::clone)?;
         // It speaks of a change, and there is none.
-        if transition && !rule.optional_old_self {
+        if program.about_changes && !rule.optional_old_self {
             if !self.transitions.contains(due.place) {
                 self.transitions.insert(due.place.to_owned());
             }
-            return Ok(None);
+            return Ok(Verdict::Met);
         }
-        let (error, failed) = match self.run(&rule.source, program, due) {
-            Ok(Value::Bool(true)) => return Ok(None),
-            Ok(Value::Bool(false)) => (None, false),
-            Ok(_) => return Err("its value is neither true nor false".to_owned()),
-            Err(Stop::Fails(error)) => (Some(error), true),
-            Err(Stop::Undecided(reason)) => return Err(reason),
-        };
-        let message = self.message(rule, due);
-        Ok(Some(Broken {
-            message: match error {
-                Some(error) => shortened(&format!("{message} ({error})")),
-                None => message,
-            },
-            failed,
-            // Every write changes the whole object.
-            ratchets: !due.root && !transition,
-        }))
-    }
-
-    pub fn compiled(&mut self, source: &str) -> Arc<Result<Expr, String>> {
-        if let Some(known) = self.programs.get(source) {
-            return known.clone();
+        match self.run(&rule.source.text, &program.expr, due) {
+            Ok(Value::Bool(true)) => Ok(Verdict::Met),
+            Ok(Value::Bool(false)) => Ok(Verdict::Broken(None)),
+            Ok(_) => Err("its value is neither true nor false".to_owned()),
+            Err(Stop::Fails(error)) => Ok(Verdict::Broken(Some(error))),
+            Err(Stop::Undecided(reason)) => Err(reason),
         }
-        let program = Arc::new(parse(source));
-        self.programs.insert(source.to_owned(), program.clone());
-        program
     }
 
     fn run<'a>(&mut self, source: &str, program: &'a Expr, due: &Due<'a>) -> Result<Value<'a>, Stop> {
         let steps = STEPS_OF_RULE
             .min(STEPS_OF_OBJECT - self.spent_on_object)
-            .min(STEPS - self.spent);
+            .min(STEPS.saturating_sub(self.spent));
         if steps == 0 || self.too_costly.contains(source) {
             return value::undecided(TOO_COSTLY);
         }
@@ -209,21 +197,24 @@ impl Rules {
         outcome
     }
 
-    /// The author's words where there are any.
-    fn message(&mut self, rule: &Rule, due: &Due<'_>) -> String {
+    /// The author's words where there are any, and what failed.
+    fn message(&mut self, rule: &Rule, due: &Due<'_>, error: Option<String>) -> String {
         let made = rule.message_expression.as_ref().and_then(|source| {
-            let program = self.compiled(source);
-            let program = program.as_ref().as_ref().ok()?;
-            match self.run(source, program, due) {
+            let program = source.program().ok()?;
+            match self.run(&source.text, &program.expr, due) {
                 Ok(Value::Text(text)) => Some(text.trim().to_owned()),
                 _ => None,
             }
         });
         let usable = |text: &String| !text.is_empty() && !text.contains('\n');
         let given = || rule.message.as_deref().map(|text| text.trim().to_owned());
-        match made.filter(usable).or_else(given).filter(|text| !text.is_empty()) {
+        let message = match made.filter(usable).or_else(given).filter(|text| !text.is_empty()) {
             Some(words) => shortened(&format!("breaks a rule: {words}")),
             None => shortened(&format!("breaks the rule {}", rule.expression)),
+        };
+        match error {
+            Some(error) => shortened(&format!("{message} ({error})")),
+            None => message,
         }
     }
 }
