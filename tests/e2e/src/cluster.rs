@@ -1,6 +1,7 @@
 //! A cluster to test on, and a namespace in it.
 
 use std::{
+    path::Path,
     sync::atomic::{AtomicU32, Ordering},
     time::{Duration, Instant},
 };
@@ -64,7 +65,34 @@ impl Cluster {
             operator,
             namespace: String::new(),
         };
+        cluster.clear_abandoned().await?;
         cluster.in_new_namespace().await
+    }
+
+    /// Removes what tests left that failed or were ended: on a node of two cores their pods would keep the next ones out.
+    async fn clear_abandoned(&self) -> anyhow::Result<()> {
+        let namespaces: Api<Namespace> = Api::all(self.client.clone());
+        for found in namespaces.list_metadata(&ListParams::default()).await? {
+            let namespace = found.name_any();
+            let process = namespace
+                .strip_prefix("t-")
+                .and_then(|rest| rest.split('-').next());
+            let is_abandoned = process.is_some_and(|process| !Path::new("/proc").join(process).exists());
+            if is_abandoned && found.metadata.deletion_timestamp.is_none() {
+                eprintln!("removing {namespace}, which a test left");
+                let left = Self {
+                    client: self.client.clone(),
+                    admin: self.admin.clone(),
+                    operator: self.operator.clone(),
+                    namespace,
+                };
+                // Others may be at it too.
+                if let Err(error) = left.done().await {
+                    eprintln!("it stays: {error:#}");
+                }
+            }
+        }
+        Ok(())
     }
 
     /// The same cluster with a fresh namespace.

@@ -581,7 +581,7 @@ async fn trouble_stays_told_when_older_pods_are_replaced() -> anyhow::Result<()>
             .await?
             .items
             .into_iter()
-            .filter(is_ready)
+            .filter(|pod| is_ready(pod) && pod.metadata.deletion_timestamp.is_none())
             .collect();
         ensure!(!ready.is_empty(), "the pods of the spec before are gone");
         for pod in &ready {
@@ -590,10 +590,20 @@ async fn trouble_stays_told_when_older_pods_are_replaced() -> anyhow::Result<()>
         }
         eventually(async || {
             let now = pods.list(&ListParams::default()).await?.items;
-            let anew = now
+            let anew: Vec<&Pod> = now
                 .iter()
-                .filter(|pod| is_ready(pod) && ready.iter().all(|old| old.uid() != pod.uid()));
-            ensure!(anew.count() == ready.len(), "not all pods are made anew");
+                .filter(|pod| is_ready(pod) && ready.iter().all(|old| old.uid() != pod.uid()))
+                .collect();
+            // By their set: others may have been on their way.
+            let set = |pod: &Pod| pod.owner_references().first().map(|owner| owner.uid.clone());
+            let missing = ready
+                .iter()
+                .find(|old| anew.iter().all(|pod| set(pod) != set(old)));
+            ensure!(
+                missing.is_none(),
+                "none is made anew for {:?}",
+                missing.map(ResourceExt::name_any)
+            );
             Ok(())
         })
         .await?;

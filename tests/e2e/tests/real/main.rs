@@ -9,11 +9,13 @@ mod models_inherited;
 mod models_reached;
 mod penin;
 
+use std::time::Duration;
+
 use anyhow::{Context as _, ensure};
-use gantry_e2e::{Cluster, Running, operator, snapshot::child_kinds};
+use gantry_e2e::{Cluster, Running, eventually_for, operator, snapshot::child_kinds};
 use gantry_kit::{Options, testing::Faults};
 use gantry_operator::Settings;
-use http::Request;
+use http::{HeaderMap, Request};
 use http_body_util::BodyExt;
 use kube::{Client, client::Body, core::ApiResource};
 use serde_json::{Value, json};
@@ -51,10 +53,15 @@ fn host(cluster: &Cluster) -> anyhow::Result<String> {
     Ok(format!("{network}.1"))
 }
 
-/// A Service as this machine reaches it.
+/// A Service as this machine reaches it, once it does: pods are ready a moment before the node's rules lead to them.
 async fn address(cluster: &Cluster, service: &str, port: u16) -> anyhow::Result<String> {
-    let service = cluster.api(&child_kinds()[1]).get(service).await?;
-    let ip = service.data["spec"]["clusterIP"].as_str().context("no address")?;
+    let object = cluster.api(&child_kinds()[1]).get(service).await?;
+    let ip = object.data["spec"]["clusterIP"].as_str().context("no address")?;
+    eventually_for(Duration::from_secs(10), async || {
+        let connection = tokio::net::TcpStream::connect(format!("{ip}:{port}")).await;
+        connection.with_context(|| format!("{service}:{port}")).map(drop)
+    })
+    .await?;
     Ok(format!("http://{ip}:{port}"))
 }
 
@@ -71,12 +78,17 @@ async fn get(url: &str) -> anyhow::Result<Value> {
 }
 
 async fn send(request: Request<Body>) -> anyhow::Result<String> {
+    Ok(exchange(request).await?.1)
+}
+
+/// What was answered, with its headers.
+async fn exchange(request: Request<Body>) -> anyhow::Result<(HeaderMap, String)> {
     let executor = hyper_util::rt::TokioExecutor::new();
     let plain = hyper_util::client::legacy::Client::builder(executor).build_http::<Body>();
     let response = Client::new(plain, "default").send(request).await?;
-    let status = response.status();
+    let (status, headers) = (response.status(), response.headers().clone());
     let body = response.into_body().collect().await?.to_bytes();
     let text = String::from_utf8_lossy(&body).into_owned();
     ensure!(status.is_success(), "{status}: {text}");
-    Ok(text)
+    Ok((headers, text))
 }

@@ -1,14 +1,15 @@
 //! Servers of tools: packages installed by the pod, code given as text, tools listed and called, and failures told in
 //! words.
 
-use std::{path::PathBuf, process::Stdio, time::Duration};
+use std::{cell::RefCell, path::PathBuf, process::Stdio, time::Duration};
 
 use anyhow::{Context as _, ensure};
 use gantry_e2e::{
     Cluster, eventually_for,
     fixtures::{condition, mcpserver_resource},
 };
-use kube::core::DynamicObject;
+use http::Request;
+use kube::{client::Body, core::DynamicObject};
 use serde_json::{Value, json};
 use tokio::{
     io::{AsyncBufReadExt, BufReader},
@@ -16,7 +17,10 @@ use tokio::{
     process::{Child, Command},
 };
 
-use super::{address, host, post, start};
+use super::{address, exchange, host, start};
+
+/// What a server that keeps sessions calls one.
+const SESSION: &str = "mcp-session-id";
 
 async fn make(cluster: &Cluster, name: &str, spec: Value) -> anyhow::Result<()> {
     let object = json!({
@@ -63,7 +67,7 @@ struct Index {
 async fn index(cluster: &Cluster) -> anyhow::Result<Index> {
     let script = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../dev/index");
     let fetched = Command::new(&script)
-        .args(["fetch", "mcp-server-time", "mcp-proxy"])
+        .args(["fetch", "mcp-server-time", "mcp-proxy", "duckduckgo-mcp-server"])
         .output()
         .await?;
     ensure!(
@@ -105,13 +109,28 @@ async fn call(cluster: &Cluster, server: &str, tool: &str, arguments: Value) -> 
         "{}/mcp",
         address(cluster, &format!("mcpserver-{server}"), 80).await?
     );
-    let post = async |message: Value| post(&url, &message).await;
+    let session = RefCell::new(None);
+    let post = async |message: Value| -> anyhow::Result<String> {
+        let mut request = Request::post(&url)
+            .header("content-type", "application/json")
+            .header("accept", "application/json, text/event-stream");
+        if let Some(session) = &*session.borrow() {
+            request = request.header(SESSION, session);
+        }
+        let body = Body::from(message.to_string().into_bytes());
+        let (headers, answer) = exchange(request.body(body)?).await?;
+        if let Some(given) = headers.get(SESSION) {
+            session.replace(Some(given.clone()));
+        }
+        Ok(answer)
+    };
     let client_info = json!({"name": "e2e", "version": "1"});
     post(json!({
         "jsonrpc": "2.0", "id": 1, "method": "initialize",
         "params": {"protocolVersion": "2025-03-26", "capabilities": {}, "clientInfo": client_info},
     }))
     .await?;
+    post(json!({"jsonrpc": "2.0", "method": "notifications/initialized"})).await?;
     post(json!({
         "jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": {"name": tool, "arguments": arguments},
     }))
@@ -140,6 +159,25 @@ async fn a_package_is_installed_by_its_pod_and_its_tools_answer() -> anyhow::Res
     )
     .await?;
     assert!(answer.contains("Europe/Vienna"), "{answer}");
+    // One that speaks HTTP by itself. It gets what the index says of itself, since there is no Internet.
+    let arguments = [
+        "--transport",
+        "streamable-http",
+        "--host",
+        "0.0.0.0",
+        "--port",
+        "8000",
+    ];
+    make(
+        &cluster,
+        "search",
+        json!({"config": {"mcp": "duckduckgo-mcp-server", "args": arguments, "indexUrl": index.url}}),
+    )
+    .await?;
+    let object = until(&cluster, "search", |object| !tools(object).is_empty()).await?;
+    assert_eq!(tools(&object), ["fetch_content", "search"]);
+    let answer = call(&cluster, "search", "fetch_content", json!({"url": index.url})).await?;
+    assert!(answer.contains("mcp-server-time"), "{answer}");
     cluster.done().await
 }
 
