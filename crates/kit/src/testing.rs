@@ -21,6 +21,7 @@ use kube::{
     client::{Body, ClientBuilder},
 };
 use serde_json::json;
+use tokio::sync::watch;
 use tower::{BoxError, Layer, Service};
 
 /// What happens to a request.
@@ -112,6 +113,7 @@ struct State {
 #[derive(Clone, Default)]
 pub struct Faults {
     state: Arc<Mutex<State>>,
+    blind: Arc<watch::Sender<bool>>,
 }
 
 impl Faults {
@@ -143,6 +145,11 @@ impl Faults {
         let mut state = self.lock();
         state.remembering = true;
         state.memory.clear();
+    }
+
+    /// While this holds, no watch tells anything. What was missed is told by none later: those watches end with "too old".
+    pub fn be_blind(&self, blind: bool) {
+        self.blind.send_replace(blind);
     }
 
     pub fn writes(&self) -> Vec<Write> {
@@ -275,7 +282,8 @@ where
                     Ok(response.map(|body| cut(body, after, Some(expired()))))
                 }
                 Some(Fault::LateWatch(lag)) if is_watch => Ok(response.map(|body| late(body, lag))),
-                _ if method == Method::GET && !is_watch => remembered(&faults, &path, response).await,
+                _ if is_watch => Ok(response.map(|body| hidden(body, faults.blind.subscribe()))),
+                _ if method == Method::GET => remembered(&faults, &path, response).await,
                 _ => Ok(response),
             }
         })
@@ -359,6 +367,31 @@ fn cut(body: AnyBody, after: usize, last: Option<Bytes>) -> AnyBody {
             }
         }
         Some((Ok(Frame::data(Bytes::from(kept))), (frames, left, last, over)))
+    });
+    BodyExt::boxed_unsync(StreamBody::new(frames.boxed()))
+}
+
+/// Events that come while `blind` holds are lost, and afterwards the watch has expired.
+fn hidden(body: AnyBody, blind: watch::Receiver<bool>) -> AnyBody {
+    let start = (BodyStream::new(body), blind, false, false);
+    let frames = futures::stream::unfold(start, |(mut frames, mut blind, mut missed, over)| async move {
+        if over {
+            return None;
+        }
+        loop {
+            tokio::select! {
+                Ok(()) = blind.changed() => {}
+                frame = frames.next() => {
+                    if !*blind.borrow() {
+                        return Some((frame?, (frames, blind, missed, false)));
+                    }
+                    missed = true;
+                }
+            }
+            if missed && !*blind.borrow() {
+                return Some((Ok(Frame::data(expired())), (frames, blind, missed, true)));
+            }
+        }
     });
     BodyExt::boxed_unsync(StreamBody::new(frames.boxed()))
 }

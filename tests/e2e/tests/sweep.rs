@@ -1,7 +1,7 @@
 //! Every controller against everything that can go wrong between it and the API server. The oracle is differential:
 //! whatever happened on the way, the children must be those of an undisturbed run.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use anyhow::{Context as _, ensure};
 use gantry_e2e::{
@@ -273,6 +273,71 @@ async fn watches_that_break_or_expire_miss_nothing() -> anyhow::Result<()> {
     })
     .await?;
     home.done().await
+}
+
+/// What nobody saw, and what was taken back before anybody saw it, counts by its outcome.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_happens_unseen_is_made_good() -> anyhow::Result<()> {
+    let home = Cluster::simulated().await?;
+    fixtures::each(async |fixture| {
+        let (changed, _) = undisturbed(&home, fixture, &fixture.other).await?;
+        let cluster = home.in_new_namespace().await?;
+        let faults = Faults::default();
+        let operator = Running::start(&cluster, &faults).await?;
+        cluster.apply(&fixture.resource, &fixture.base).await?;
+        let first = settled(&cluster, fixture).await?;
+        let before = children_by_uid(&cluster).await?;
+
+        let writes = faults.writes();
+        faults.be_blind(true);
+        cluster.apply(&fixture.resource, &fixture.other).await?;
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        cluster.apply(&fixture.resource, &fixture.base).await?;
+        assert_eq!(faults.writes(), writes, "it was seen");
+        faults.be_blind(false);
+        settles_as(&cluster, fixture, &first, "changed and changed back").await?;
+        assert_eq!(children_by_uid(&cluster).await?, before, "nothing is made anew");
+
+        faults.be_blind(true);
+        let deployment = cluster
+            .api(&snapshot::child_kinds()[0])
+            .get(fixture.deployment)
+            .await?;
+        cluster
+            .delete(&snapshot::child_kinds()[0], fixture.deployment)
+            .await?;
+        faults.be_blind(false);
+        eventually(async || {
+            let anew = cluster
+                .api(&snapshot::child_kinds()[0])
+                .get(fixture.deployment)
+                .await?;
+            ensure!(anew.uid() != deployment.uid(), "the Deployment is not made anew");
+            Ok(())
+        })
+        .await
+        .context("deleted unseen")?;
+
+        faults.be_blind(true);
+        cluster.apply(&fixture.resource, &fixture.other).await?;
+        faults.be_blind(false);
+        settles_as(&cluster, fixture, &changed, "changed unseen").await?;
+        operator.kill().await;
+        cluster.done().await
+    })
+    .await?;
+    home.done().await
+}
+
+/// The Deployments and Services, and which ones they are.
+async fn children_by_uid(cluster: &Cluster) -> anyhow::Result<BTreeMap<String, Option<String>>> {
+    let mut all = BTreeMap::new();
+    for kind in &snapshot::child_kinds()[..2] {
+        for child in cluster.list(kind).await? {
+            all.insert(format!("{} {}", kind.kind, child.name_any()), child.uid());
+        }
+    }
+    Ok(all)
 }
 
 const LAG: Duration = Duration::from_millis(1500);
