@@ -16,7 +16,7 @@ use super::{
 };
 
 /// How much is tried for one pair of definitions: about steps of rules.
-const MAX_WORK: u64 = 450_000;
+const MAX_WORK: u64 = 700_000;
 /// What it takes to try one value, beside the rules.
 const TRY: u64 = 20;
 /// How many values are altered until the old schema takes them.
