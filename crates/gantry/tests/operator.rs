@@ -9,7 +9,7 @@ use tokio::{
 };
 
 /// The operator with an API server that does not exist, and its port here.
-fn operator(folder: &tempfile::TempDir, admin: &str) -> Command {
+fn operator(folder: &tempfile::TempDir, admin: &str) -> std::io::Result<Command> {
     let kubeconfig = folder.path().join("config");
     // Nobody listens there.
     let config = json!({
@@ -18,7 +18,7 @@ fn operator(folder: &tempfile::TempDir, admin: &str) -> Command {
         "users": [{"name": "c", "user": {}}],
         "contexts": [{"name": "c", "context": {"cluster": "c", "user": "c"}}],
     });
-    std::fs::write(&kubeconfig, config.to_string()).unwrap();
+    std::fs::write(&kubeconfig, config.to_string())?;
     let mut command = Command::new(env!("CARGO_BIN_EXE_gantry"));
     command
         .args(["operator", "--admin-address", admin, "--log-format", "json"])
@@ -27,7 +27,7 @@ fn operator(folder: &tempfile::TempDir, admin: &str) -> Command {
         .stdin(Stdio::null())
         .stderr(Stdio::piped())
         .kill_on_drop(true);
-    command
+    Ok(command)
 }
 
 #[tokio::test]
@@ -35,7 +35,7 @@ async fn without_its_admin_port_it_does_not_start() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
     let folder = tempfile::tempdir().unwrap();
-    let ended = operator(&folder, &address).output();
+    let ended = operator(&folder, &address).unwrap().output();
     let ended = tokio::time::timeout(Duration::from_secs(30), ended).await;
     let ended = ended.expect("it goes on").unwrap();
     assert!(!ended.status.success());
@@ -48,7 +48,7 @@ async fn without_its_admin_port_it_does_not_start() {
 async fn without_an_api_server_it_lives_waits_and_stops() {
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
     let folder = tempfile::tempdir().unwrap();
-    let mut child = operator(&folder, "127.0.0.1:0").spawn().unwrap();
+    let mut child = operator(&folder, "127.0.0.1:0").unwrap().spawn().unwrap();
     let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
     let mut until = async |message: &str| {
         let found = tokio::time::timeout(Duration::from_secs(30), async {
