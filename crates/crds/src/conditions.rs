@@ -103,6 +103,11 @@ pub mod reasons {
     pub const REJECTED: &str = "Rejected";
     pub const NOT_OURS: &str = "NotOurs";
 
+    // Of failed visits. The first belongs in a condition as well; the others are labels of a metric only.
+    pub const UNDECODABLE: &str = "Undecodable";
+    pub const NOT_LEADER: &str = "NotLeader";
+    pub const PANICKED: &str = "Panicked";
+
     // Tools of an MCPServer.
     pub const TOOLS_LISTED: &str = "ToolsListed";
     pub const TOOLS_UNREACHABLE: &str = "ToolsUnreachable";

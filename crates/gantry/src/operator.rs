@@ -103,6 +103,8 @@ pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
         .map_err(anyhow::Error::msg)?;
     let metrics = Metrics::default();
     let client = client::build(config, &metrics)?;
+    let readiness = Readiness::default();
+    open_admin_port(arguments.admin_address, readiness.clone(), metrics.clone()).await?;
     let options = Options {
         namespaces: arguments
             .watch_namespaces
@@ -127,8 +129,6 @@ pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
         namespace: options.own_namespace.clone(),
         reach,
     });
-    let readiness = Readiness::default();
-    open_admin_port(arguments.admin_address, readiness.clone(), metrics.clone());
     let gate = metrics_api
         .as_ref()
         .map(|_| readiness.gate(format!("{SERVING}metrics of models")));
@@ -155,13 +155,18 @@ pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// From the first moment: one that waits for the API server is alive, and says what it waits for.
-fn open_admin_port(address: SocketAddr, readiness: Readiness, metrics: Metrics) {
+/// From the first moment: one that waits for the API server is alive, and says what it waits for. Without the port nobody
+/// could tell, so that is no operator that leads.
+async fn open_admin_port(address: SocketAddr, readiness: Readiness, metrics: Metrics) -> anyhow::Result<()> {
+    let listener = tokio::net::TcpListener::bind(address)
+        .await
+        .with_context(|| format!("cannot open the admin port {address}"))?;
     tokio::spawn(async move {
-        if let Err(error) = admin::serve(address, readiness, metrics).await {
+        if let Err(error) = admin::serve_on(listener, readiness, metrics).await {
             tracing::error!(%address, %error, "cannot serve the admin port");
         }
     });
+    Ok(())
 }
 
 /// Unique also when two replicas share a host.

@@ -8,10 +8,8 @@ use tokio::{
     process::Command,
 };
 
-#[tokio::test]
-async fn without_an_api_server_it_lives_waits_and_stops() {
-    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
-    let folder = tempfile::tempdir().unwrap();
+/// The operator with an API server that does not exist, and its port here.
+fn operator(folder: &tempfile::TempDir, admin: &str) -> std::io::Result<Command> {
     let kubeconfig = folder.path().join("config");
     // Nobody listens there.
     let config = json!({
@@ -20,22 +18,37 @@ async fn without_an_api_server_it_lives_waits_and_stops() {
         "users": [{"name": "c", "user": {}}],
         "contexts": [{"name": "c", "context": {"cluster": "c", "user": "c"}}],
     });
-    std::fs::write(&kubeconfig, config.to_string()).unwrap();
-    let mut child = Command::new(env!("CARGO_BIN_EXE_gantry"))
-        .args([
-            "operator",
-            "--admin-address",
-            "127.0.0.1:0",
-            "--log-format",
-            "json",
-        ])
+    std::fs::write(&kubeconfig, config.to_string())?;
+    let mut command = Command::new(env!("CARGO_BIN_EXE_gantry"));
+    command
+        .args(["operator", "--admin-address", admin, "--log-format", "json"])
         .env("KUBECONFIG", &kubeconfig)
         .env_remove("RUST_LOG")
         .stdin(Stdio::null())
         .stderr(Stdio::piped())
-        .kill_on_drop(true)
-        .spawn()
-        .unwrap();
+        .kill_on_drop(true);
+    Ok(command)
+}
+
+#[tokio::test]
+async fn without_its_admin_port_it_does_not_start() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let folder = tempfile::tempdir().unwrap();
+    let ended = operator(&folder, &address).unwrap().output();
+    let ended = tokio::time::timeout(Duration::from_secs(30), ended).await;
+    let ended = ended.expect("it goes on").unwrap();
+    assert!(!ended.status.success());
+    let said = String::from_utf8_lossy(&ended.stderr);
+    let expected = format!("cannot open the admin port {address}");
+    assert!(said.contains(&expected), "{said}");
+}
+
+#[tokio::test]
+async fn without_an_api_server_it_lives_waits_and_stops() {
+    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+    let folder = tempfile::tempdir().unwrap();
+    let mut child = operator(&folder, "127.0.0.1:0").unwrap().spawn().unwrap();
     let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
     let mut until = async |message: &str| {
         let found = tokio::time::timeout(Duration::from_secs(30), async {
@@ -68,7 +81,8 @@ async fn without_an_api_server_it_lives_waits_and_stops() {
     assert_eq!(ask("/healthz").await.0, 200);
     let (code, why) = ask("/readyz").await;
     assert_eq!(code, 503);
-    assert!(why.contains("versions of built-in kinds"), "{why}");
+    let told = "versions of built-in kinds: horizontalpodautoscalers (ApiUnavailable)";
+    assert!(why.contains(told), "{why}");
     let id = i32::try_from(child.id().unwrap()).unwrap();
     let id = rustix::process::Pid::from_raw(id).unwrap();
     rustix::process::kill_process(id, rustix::process::Signal::TERM).unwrap();

@@ -84,13 +84,15 @@ impl Apis {
 }
 
 /// The newest of `versions` of a built-in resource that the server has; the last one when it has none of them. Asks until
-/// the server answers: a version that was only guessed would be watched in vain for ever.
+/// the server answers: a version that was only guessed would be watched in vain for ever. `gate` is told why that takes
+/// time, and is for the caller to open.
 pub async fn newest(
     client: &Client,
     group: &str,
     versions: &[&str],
     kind: &str,
     plural: &str,
+    gate: &Gate,
 ) -> ApiResource {
     let mut delays = watch::retries();
     loop {
@@ -105,6 +107,7 @@ pub async fn newest(
                 };
             }
             Err(fault) => {
+                gate.wait_for(format!("{plural} ({}): {}", fault.reason(), fault.report()));
                 tracing::warn!(%group, error = fault.report(), "the API server does not say what it offers; retrying");
                 tokio::time::sleep(delays.next().unwrap_or(client::DEADLINE)).await;
             }
@@ -147,10 +150,14 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::stub::{self, Answer};
+    use crate::{
+        admin::Readiness,
+        stub::{self, Answer},
+    };
 
-    /// Asks a server that has `offers` and fails in this way the first three times.
-    async fn found(offers: &'static [&'static str], failing: fn() -> Answer) -> String {
+    /// Asks a server that has `offers` and fails in this way the first three times. Returns what it was found to offer, and
+    /// what was said to be waited for last.
+    async fn found(offers: &'static [&'static str], failing: fn() -> Answer) -> (String, String) {
         let asked = Arc::new(AtomicUsize::new(0));
         let client = stub::client(move |_, path| {
             if asked.fetch_add(1, Ordering::Relaxed) < 3 {
@@ -166,19 +173,28 @@ mod tests {
             });
             Answer::Says(200, list)
         });
-        newest(&client, "group", &["v2", "v1"], "Thing", "things")
-            .await
-            .api_version
+        let readiness = Readiness::default();
+        let gate = readiness.gate("versions");
+        let newest = newest(&client, "group", &["v2", "v1"], "Thing", "things", &gate).await;
+        (newest.api_version, readiness.waiting().join("; "))
     }
 
     #[rstest]
-    #[case::unreachable(|| Answer::Refused)]
-    #[case::starting(|| Answer::refusal(503))]
-    #[case::not_allowed(|| Answer::refusal(403))]
+    #[case::unreachable(|| Answer::Refused, "ApiUnavailable")]
+    #[case::starting(|| Answer::refusal(503), "(503)")]
+    #[case::not_allowed(|| Answer::refusal(403), "(403)")]
     #[tokio::test(start_paused = true)]
-    async fn a_server_that_does_not_answer_is_asked_again(#[case] failing: fn() -> Answer) {
-        assert_eq!(found(&["v1", "v2"], failing).await, "group/v2");
-        assert_eq!(found(&["v1"], failing).await, "group/v1");
-        assert_eq!(found(&[], failing).await, "group/v1", "the last one");
+    async fn a_server_that_does_not_answer_is_asked_again(
+        #[case] failing: fn() -> Answer,
+        #[case] told: &str,
+    ) {
+        let (version, why) = found(&["v1", "v2"], failing).await;
+        assert_eq!(version, "group/v2");
+        assert!(
+            why.starts_with("versions: things (") && why.contains(told),
+            "{why}"
+        );
+        assert_eq!(found(&["v1"], failing).await.0, "group/v1");
+        assert_eq!(found(&[], failing).await.0, "group/v1", "the last one");
     }
 }

@@ -8,6 +8,7 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
+use gantry_crds::conditions::reasons::CONFLICT;
 use k8s_openapi::{NamespaceResourceScope, apimachinery::pkg::apis::meta::v1::OwnerReference};
 use kube::{
     Api, Client, Resource, ResourceExt,
@@ -16,12 +17,16 @@ use kube::{
 };
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use crate::{
     child::Child,
     client::Caller,
     error::{Error, Result, code, server_status},
+    heals::{Entry, Heals},
+    pods::COMPONENT_LABEL,
     project::covers,
+    refused::Refused,
     store::{Cached, ObjectKey, Store},
     takeover,
     wish::{Owner, Wish, Wished, digest},
@@ -33,7 +38,8 @@ pub struct Children {
     caller: Caller,
     /// Children that the server changes against our wish (an admission webhook, say): what was wished and what came
     /// out. Without this memory the two would chase each other for ever.
-    overruled: Mutex<HashMap<(String, ObjectKey), (String, String)>>,
+    overruled: Mutex<HashMap<Entry, (String, String)>>,
+    heals: Heals,
 }
 
 pub struct ChildKind {
@@ -45,6 +51,7 @@ pub struct ChildKind {
 #[derive(Default)]
 pub struct Applied {
     objects: Vec<(String, Arc<Child>)>,
+    pub(crate) refused: Refused,
 }
 
 impl Applied {
@@ -57,11 +64,10 @@ impl Applied {
     }
 }
 
-/// What of a wish was refused while the rest went on.
-#[derive(Default)]
-struct Refused {
-    first: Option<Error>,
-    kinds: HashSet<String>,
+/// A child as it is after its turn, and what keeps it from being as it was wished for.
+struct Settled {
+    child: Arc<Child>,
+    contested: Option<Error>,
 }
 
 impl Children {
@@ -82,6 +88,7 @@ impl Children {
             kinds,
             caller,
             overruled: Mutex::default(),
+            heals: Heals::default(),
         }
     }
 
@@ -140,27 +147,33 @@ impl Children {
         }
     }
 
-    /// Makes the cluster hold exactly this wish for `owner`. What is refused and nothing else builds on holds up neither
-    /// the rest nor the pruning, and is the error in the end.
+    /// Makes the cluster hold exactly this wish for `owner`. What is refused and nothing else builds on, and what others
+    /// keep changing, holds up neither the rest nor the pruning, and is told of in the answer.
     pub async fn apply(&self, owner: &Owner, manager: &str, wish: Wish) -> Result<Applied> {
         let wished = wish.seal(owner);
         let mut applied = Applied::default();
-        let mut refused = Refused::default();
+        let mut lacking = Vec::new();
         for wished in &wished {
+            let kind = &wished.resource.kind;
             match self.apply_one(owner, manager, wished).await {
-                Ok(child) => applied.objects.push((wished.resource.kind.clone(), child)),
+                Ok(Settled { child, contested }) => {
+                    applied.objects.push((kind.clone(), child));
+                    if let Some(error) = contested {
+                        applied.refused.add(Some(kind), error);
+                    }
+                }
                 Err(error) if wished.is_beside() && error.is_lasting() => {
-                    refused.kinds.insert(id(&wished.resource));
-                    refused.first.get_or_insert(error);
+                    lacking.push(wished);
+                    applied.refused.add(Some(kind), error);
                 }
                 Err(error) => return Err(error),
             }
         }
-        self.prune(owner, &wished, &mut refused).await?;
-        refused.first.map_or(Ok(applied), Err)
+        self.prune(owner, &wished, &lacking, &mut applied.refused).await?;
+        Ok(applied)
     }
 
-    async fn apply_one(&self, owner: &Owner, manager: &str, wished: &Wished) -> Result<Arc<Child>> {
+    async fn apply_one(&self, owner: &Owner, manager: &str, wished: &Wished) -> Result<Settled> {
         let key = ObjectKey::new(owner.key.namespace.clone(), wished.name.clone());
         let kind = self.kinds.get(&id(&wished.resource));
         let cached = kind.and_then(|kind| kind.store.get(&key));
@@ -180,8 +193,9 @@ impl Children {
         manager: &str,
         wished: &Wished,
         cached: Option<Arc<Child>>,
-    ) -> Result<Arc<Child>> {
+    ) -> Result<Settled> {
         let key = ObjectKey::new(owner.key.namespace.clone(), wished.name.clone());
+        let entry = (id(&wished.resource), key.clone());
         let kind = self.kinds.get(&id(&wished.resource));
         let api = Api::<DynamicObject>::namespaced_with(self.client(), &key.namespace, &wished.resource);
         let what = format!("{} {}", wished.resource.kind, key.name);
@@ -213,7 +227,22 @@ impl Children {
                 body = takeover::keeping_template(&body);
             }
             if covers(&json, &body) || self.is_overruled(wished, &key, &json) {
-                return Ok(live.clone());
+                let contested = self.contest(&entry, wished, true);
+                return Ok(Settled {
+                    child: live.clone(),
+                    contested,
+                });
+            }
+            if !self
+                .heals
+                .may_write(&entry, &digest(&wished.body), Instant::now())
+            {
+                self.find_rival(&api, &entry, &body, manager).await;
+                let contested = self.contest(&entry, wished, false);
+                return Ok(Settled {
+                    child: live.clone(),
+                    contested,
+                });
             }
             // A template that is kept stays the original's; all else of what it set becomes ours with the first write.
             if !keeps
@@ -243,7 +272,40 @@ impl Children {
                 kind.store.put(child.clone());
             }
         }
-        Ok(child)
+        if live.is_some() {
+            self.heals
+                .wrote(entry.clone(), &digest(&wished.body), Instant::now());
+        }
+        let contested = self.contest(&entry, wished, false);
+        Ok(Settled { child, contested })
+    }
+
+    /// What is told of a child that somebody changes again and again. `holds`: it is as it was wished for.
+    fn contest(&self, entry: &Entry, wished: &Wished, holds: bool) -> Option<Error> {
+        let contested = self.heals.is_contested(entry, holds, Instant::now());
+        contested.then(|| Error::Contested {
+            kind: wished.resource.kind.clone(),
+            name: wished.name.clone(),
+            by: self
+                .heals
+                .rival(entry)
+                .unwrap_or_else(|| "another writer".to_owned()),
+        })
+    }
+
+    /// Asks once who it is that changes a child: what is cached does not tell.
+    async fn find_rival(&self, api: &Api<DynamicObject>, entry: &Entry, body: &Value, manager: &str) {
+        if self.heals.rival(entry).is_some() {
+            return;
+        }
+        let name = &entry.1.name;
+        // Without an answer it is asked again at the next visit.
+        if let Ok(Some(live)) = self.caller.read(format!("get {name}"), api.get_opt(name)).await {
+            let rival = takeover::rival(&live, body, manager);
+            let rival = rival.map_or_else(|| "another writer".to_owned(), |name| format!("\"{name}\""));
+            tracing::warn!(kind = %entry.0, object = %entry.1, %rival, "a child is changed back again and again");
+            self.heals.remember_rival(entry, rival);
+        }
     }
 
     /// Makes the fields that an original operator set ours, so that they go when we no longer wish for them. Returns the
@@ -267,22 +329,31 @@ impl Children {
             .map(Some)
     }
 
-    /// Of a kind whose new object was refused, the old one stays.
-    async fn prune(&self, owner: &Owner, wished: &[Wished], refused: &mut Refused) -> Result<()> {
+    /// `lacking` is what was refused: what it was to take the place of stays.
+    async fn prune(
+        &self,
+        owner: &Owner,
+        wished: &[Wished],
+        lacking: &[&Wished],
+        refused: &mut Refused,
+    ) -> Result<()> {
         let keep: HashSet<(String, &str)> = wished
             .iter()
             .map(|wished| (id(&wished.resource), wished.name.as_str()))
             .collect();
-        for (id, kind) in self.kinds.iter().filter(|(id, _)| !refused.kinds.contains(*id)) {
+        for (id, kind) in &self.kinds {
             for child in kind.store.owned_by(&owner.reference.uid) {
                 let key = child.key();
-                if keep.contains(&(id.clone(), key.name.as_str())) || child.is_being_deleted() {
+                let stays = keep.contains(&(id.clone(), key.name.as_str()))
+                    || child.is_being_deleted()
+                    || may_be_before(&child, id, wished, lacking);
+                if stays {
                     continue;
                 }
                 match self.delete(kind, &child).await {
                     // That it changed meanwhile says nothing about the others either.
-                    Err(error) if error.is_lasting() || error.reason() == "Conflict" => {
-                        refused.first.get_or_insert(error);
+                    Err(error) if error.is_lasting() || error.reason() == CONFLICT => {
+                        refused.add(None, error);
                     }
                     answer => answer?,
                 }
@@ -373,6 +444,22 @@ fn left_by_original(owner: &Owner, wished: &Wished, live: &Child) -> bool {
 fn is_ours(live: &Child) -> bool {
     live.json()
         .is_ok_and(|json| json["metadata"]["labels"]["app.kubernetes.io/managed-by"] == crate::MANAGED_BY)
+}
+
+/// Whether a child that is no longer wished for may be what one of the `lacking` was to take the place of: that of the same
+/// part, or any where there is one of its kind.
+fn may_be_before(child: &Child, kind: &str, wished: &[Wished], lacking: &[&Wished]) -> bool {
+    let component = |body: &Value| {
+        let label = &body["metadata"]["labels"][COMPONENT_LABEL];
+        label.as_str().map(ToOwned::to_owned)
+    };
+    let mut lacking = lacking.iter().filter(|lacking| id(&lacking.resource) == kind);
+    lacking.any(|lacking| {
+        let of_kind = wished.iter().filter(|wished| id(&wished.resource) == kind);
+        of_kind.count() == 1
+            || component(&lacking.body)
+                .is_some_and(|part| component(&child.json().unwrap_or_default()) == Some(part))
+    })
 }
 
 /// The object is not the one that the write was meant for, or not that version of it. Old servers call a uid that

@@ -29,9 +29,14 @@ pub const DEADLINE: Duration = Duration::from_secs(15);
 const SILENCE: Duration = Duration::from_secs(150);
 
 /// A client for controllers: retries are ours to decide, requests are counted.
-pub fn build(mut config: Config, metrics: &Metrics) -> Result<Client> {
+pub fn build(config: Config, metrics: &Metrics) -> Result<Client> {
+    build_with(config, metrics, SILENCE)
+}
+
+/// The same, with another idea of how long a connection may be silent.
+pub fn build_with(mut config: Config, metrics: &Metrics, silence: Duration) -> Result<Client> {
     config.default_retry = false;
-    config.read_timeout = Some(SILENCE);
+    config.read_timeout = Some(silence);
     config.connect_timeout = Some(Duration::from_secs(5));
     let builder =
         ClientBuilder::try_from(config).map_err(|source| Error::api("build the API client", source))?;
@@ -163,10 +168,81 @@ fn spell_out<B>(answer: Response<B>) -> Response<Either<B, Full<Bytes>>> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    };
+
+    use futures::StreamExt;
     use http_body_util::BodyExt;
-    use kube::core::Status;
+    use k8s_openapi::api::core::v1::ConfigMap;
+    use kube::{Api, core::Status, runtime::watcher};
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     use super::*;
+
+    /// Answers lists, and watches with their head and nothing more. Counts the watches.
+    async fn hang(mut connection: tokio::net::TcpStream, watches: Arc<AtomicUsize>) -> std::io::Result<()> {
+        let mut request = Vec::new();
+        loop {
+            let mut part = [0; 4096];
+            let read = connection.read(&mut part).await?;
+            if read == 0 {
+                return Ok(());
+            }
+            request.extend_from_slice(&part[..read]);
+            if !request.ends_with(b"\r\n\r\n") {
+                continue;
+            }
+            let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n";
+            if String::from_utf8_lossy(&request).contains("watch=true") {
+                watches.fetch_add(1, Ordering::SeqCst);
+                connection
+                    .write_all(format!("{head}transfer-encoding: chunked\r\n\r\n").as_bytes())
+                    .await?;
+            } else {
+                let metadata = json!({"resourceVersion": "1"});
+                let list =
+                    json!({"apiVersion": "v1", "kind": "ConfigMapList", "metadata": metadata, "items": []});
+                let list = list.to_string();
+                let answer = format!("{head}content-length: {}\r\n\r\n{list}", list.len());
+                connection.write_all(answer.as_bytes()).await?;
+            }
+            request.clear();
+        }
+    }
+
+    /// The connection stays open and nothing comes any more, as when a firewall has forgotten it.
+    #[tokio::test]
+    async fn a_watch_that_falls_silent_is_begun_anew() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = format!("http://{}", listener.local_addr().unwrap());
+        let watches = Arc::new(AtomicUsize::new(0));
+        let counter = watches.clone();
+        let server = async move {
+            let mut connections = tokio::task::JoinSet::new();
+            loop {
+                let (connection, _) = listener.accept().await.unwrap();
+                connections.spawn(hang(connection, counter.clone()));
+            }
+        };
+        let config = Config::new(address.parse().unwrap());
+        let client = build_with(config, &Metrics::default(), Duration::from_millis(200)).unwrap();
+        let api = Api::<ConfigMap>::default_namespaced(client);
+        let mut events = std::pin::pin!(watcher(api, watcher::Config::default()));
+        let until = async {
+            let mut failed = false;
+            while watches.load(Ordering::SeqCst) < 2 {
+                failed |= events.next().await.unwrap().is_err();
+            }
+            failed
+        };
+        let told = tokio::select! {
+            told = tokio::time::timeout(Duration::from_secs(60), until) => told,
+            () = server => unreachable!(),
+        };
+        assert!(told.expect("it is silent for ever"), "its silence is told");
+    }
 
     async fn told(code: u16, headers: &[(&str, &str)], body: &'static str) -> Option<u32> {
         let mut answer = Response::builder().status(code);

@@ -1,6 +1,11 @@
 //! What a kind has to supply, and what it is given.
 
-use std::{fmt::Debug, sync::Arc, time::Duration};
+use std::{
+    collections::HashMap,
+    fmt::Debug,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
 use k8s_openapi::{
     NamespaceResourceScope, api::core::v1::Secret, apimachinery::pkg::apis::meta::v1::Condition,
@@ -18,6 +23,7 @@ use crate::{
     pods::{self, PodSummary},
     queue::Queue,
     references::{Reference, References, Source},
+    refused::Refused,
     store::{NamespaceFacts, ObjectKey, Store},
     wish::{Owner, Wish},
 };
@@ -130,14 +136,28 @@ pub struct Context {
     pub apis: Arc<Apis>,
     pub queue: Arc<Queue>,
     pub field_manager: String,
+    /// What was refused in the visit that each object is having, for the driver to tell.
+    pub refused: Mutex<HashMap<ObjectKey, Refused>>,
 }
 
 impl Context {
-    /// Every write to children.
+    /// Every write to children. What is refused and nothing else builds on is no error here: the driver tells of it in the
+    /// status, and tries again.
     pub async fn apply<K: Resource<DynamicType = ()>>(&self, root: &K, wish: Wish) -> Result<Applied> {
-        self.children
-            .apply(&Owner::of(root), &self.field_manager, wish)
-            .await
+        let owner = Owner::of(root);
+        let mut applied = self.children.apply(&owner, &self.field_manager, wish).await?;
+        let refused = std::mem::take(&mut applied.refused);
+        if !refused.is_empty() {
+            let mut all = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+            all.insert(owner.key, refused);
+        }
+        Ok(applied)
+    }
+
+    /// What was refused since this was asked last.
+    pub(crate) fn take_refused(&self, key: &ObjectKey) -> Refused {
+        let mut all = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        all.remove(key).unwrap_or_default()
     }
 
     /// Makes a Secret of this root unless it is there; what it holds is not looked at. The next look finds it.

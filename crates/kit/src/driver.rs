@@ -21,7 +21,7 @@ use kube::{
 use serde_json::{Value, json};
 use tracing::Instrument;
 
-use gantry_crds::conditions::reasons::{DELETED, TERMINATING};
+use gantry_crds::conditions::reasons::{CONFLICT, DELETED, INVALID_SPEC, NOT_LEADER, PANICKED, TERMINATING};
 
 use crate::{
     PAUSED,
@@ -69,7 +69,7 @@ impl<C: Controller> Driver<C> {
             }
             Err(_) => {
                 tracing::error!(kind = C::NAME, object = %key, "visit panicked");
-                (Some(self.backoff.failed(key, Retry::PASSING)), Some("Panicked"))
+                (Some(self.backoff.failed(key, Retry::PASSING)), Some(PANICKED))
             }
         };
         self.metrics.reconciled(C::NAME, error, started.elapsed());
@@ -132,7 +132,10 @@ impl<C: Controller> Driver<C> {
                 .await?;
             return Ok(None);
         }
+        // What a visit that was cut off has left.
+        self.context.take_refused(key);
         let mut outcome = self.controller.reconcile(object, &self.context).await;
+        let refused = self.context.take_refused(key);
         let warnings = outcome
             .as_mut()
             .map(|outcome| std::mem::take(&mut outcome.warnings))
@@ -140,15 +143,20 @@ impl<C: Controller> Driver<C> {
         let now = Timestamp::now();
         let previous = C::status(object);
         let (status, result) = match outcome {
-            Ok(outcome) => {
+            Ok(mut outcome) => {
+                refused.tell_in(&mut outcome);
                 let again = outcome.again.unwrap_or(self.resync).min(self.resync);
+                let result = refused.into_error().map_or(Ok(Some(again)), Err);
+                if result.is_err() {
+                    self.context.queue.add_after(key.clone(), again);
+                }
                 (
                     settle::<C>(previous, outcome, object.meta().generation, now),
-                    Ok(Some(again)),
+                    result,
                 )
             }
             // Another replica acts now, or another write came first: the next visit sees more than we know.
-            Err(error) if matches!(error.reason(), "NotLeader" | "Conflict") => return Err(error),
+            Err(error) if matches!(error.reason(), NOT_LEADER | CONFLICT) => return Err(error),
             Err(error) => (fail::<C>(previous, &error, now), Err(error)),
         };
         if previous != Some(&status) {
@@ -294,7 +302,7 @@ impl<C: Controller> Driver<C> {
         let known: Vec<Condition> =
             serde_json::from_value(live.data["status"]["conditions"].clone()).unwrap_or_default();
         let mut status = C::Status::default();
-        let ready = Verdict::no("InvalidSpec", format!("this object cannot be read: {why}"));
+        let ready = Verdict::no(INVALID_SPEC, format!("this object cannot be read: {why}"));
         let generation = live.metadata.generation;
         *C::common(&mut status).conditions = conditions::merge(
             &known,

@@ -2,6 +2,7 @@
 
 use std::{error::Error as StdError, time::Duration};
 
+use gantry_crds::conditions::reasons;
 use kube::core::Status;
 
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -29,6 +30,11 @@ pub enum Error {
     },
     #[error("{kind} {name} of a deleted predecessor is still being removed")]
     Predecessor { kind: String, name: String },
+    #[error(
+        "{kind} {name} is changed back again and again by {by}, and is written less and less often: let only one of them set \
+         its fields"
+    )]
+    Contested { kind: String, name: String, by: String },
     #[error("lost the lease before this could be written")]
     NotLeader,
     #[error("failed to decode {what}")]
@@ -70,24 +76,27 @@ impl Error {
     pub fn reason(&self) -> &'static str {
         match self {
             Self::Api { source, .. } => match code(source) {
-                Some(409) => "Conflict",
-                Some(403) => "Forbidden",
-                Some(400 | 404 | 405 | 422) => "Rejected",
-                _ => "ApiUnavailable",
+                Some(409) => reasons::CONFLICT,
+                Some(403) => reasons::FORBIDDEN,
+                Some(400 | 404 | 405 | 422) => reasons::REJECTED,
+                _ => reasons::API_UNAVAILABLE,
             },
-            Self::Timeout { .. } => "ApiUnavailable",
-            Self::NotOurs { .. } => "NotOurs",
-            Self::Predecessor { .. } => "Conflict",
-            Self::NotLeader => "NotLeader",
-            Self::Decode { .. } => "Undecodable",
+            Self::Timeout { .. } => reasons::API_UNAVAILABLE,
+            Self::NotOurs { .. } => reasons::NOT_OURS,
+            Self::Predecessor { .. } | Self::Contested { .. } => reasons::CONFLICT,
+            Self::NotLeader => reasons::NOT_LEADER,
+            Self::Decode { .. } => reasons::UNDECODABLE,
         }
     }
 
     pub fn retry(&self) -> Retry {
+        if matches!(self, Self::Contested { .. }) {
+            return Retry::millis(15_000, 300_000);
+        }
         match self.reason() {
-            "Conflict" => Retry::millis(200, 30_000),
-            "Forbidden" | "NotOurs" => Retry::millis(60_000, 60_000),
-            "Rejected" | "Undecodable" => Retry::millis(30_000, 600_000),
+            reasons::CONFLICT => Retry::millis(200, 30_000),
+            reasons::FORBIDDEN | reasons::NOT_OURS => Retry::millis(60_000, 60_000),
+            reasons::REJECTED | reasons::UNDECODABLE => Retry::millis(30_000, 600_000),
             _ => Retry::PASSING,
         }
     }
@@ -104,10 +113,11 @@ impl Error {
 
     /// True when only a person or another change can help, so that it belongs in `Ready`.
     pub fn is_lasting(&self) -> bool {
-        matches!(
-            self.reason(),
-            "Forbidden" | "Rejected" | "NotOurs" | "Undecodable"
-        )
+        matches!(self, Self::Contested { .. })
+            || matches!(
+                self.reason(),
+                reasons::FORBIDDEN | reasons::REJECTED | reasons::NOT_OURS | reasons::UNDECODABLE
+            )
     }
 
     /// True when the server answered that the object does not exist.

@@ -2,8 +2,10 @@
 //!
 //! Safety rests on time measured at both ends with monotonic clocks. The holder considers its lease over a margin
 //! *before* the duration ends, counted from when it *sent* the last renewal that succeeded; a candidate waits for the
-//! full duration, counted from when it *saw* the last renewal, or that the lease was deleted. Writes check the [`Fence`],
-//! and those under way are dropped when it closes.
+//! duration less the time between two looks, counted from when it *saw* the last renewal, or that the lease was deleted.
+//! It saw that after it was sent, so half of the margin is between the two at least, for clocks that run differently and
+//! writes that are under way; and it saw it one look after it was made at most, so it takes over within the duration.
+//! Writes check the [`Fence`], and those under way are dropped when it closes.
 
 use std::time::Duration;
 
@@ -34,9 +36,9 @@ impl LeaseOptions {
         self.duration / 3
     }
 
-    /// A candidate looks this often, so that it takes over soon after the lease has run out.
+    /// A candidate looks this often. Half of the margin: what is left of it keeps the two apart.
     fn look_every(&self) -> Duration {
-        self.duration / 8
+        self.duration / 10
     }
 
     fn margin(&self) -> Duration {
@@ -113,7 +115,7 @@ struct Seen {
     version: Option<String>,
     /// Since when it has not moved.
     since: Instant,
-    /// How long it holds from then.
+    /// How long it holds.
     lasts: Duration,
 }
 
@@ -147,7 +149,8 @@ impl Others {
             since,
             lasts,
         });
-        self.due = (!is_free && now < since + lasts).then_some(since + lasts);
+        let due = since + lasts - options.look_every();
+        self.due = (!is_free && now < due).then_some(due);
         self.due.is_none()
     }
 }
@@ -421,6 +424,33 @@ mod tests {
         assert_eq!(others.due.is_none(), expected);
         let held = Others::default().are_done(None, true, start, &options);
         assert!(held, "whose own it was may make it again at once");
+    }
+
+    /// The holder's right ends four fifths of the duration after it sent a renewal. The candidate sees that after it was
+    /// sent, be it at once or one look later.
+    #[rstest]
+    fn another_takes_over_within_the_duration_and_after_the_holder_has_stopped(
+        #[values(3, 4, 15, 300)] seconds: u64,
+        #[values(0, 5, 10)] tenths_of_a_look: u32,
+    ) {
+        let options = LeaseOptions {
+            namespace: "ns".to_owned(),
+            name: "l".to_owned(),
+            identity: "us".to_owned(),
+            duration: Duration::from_secs(seconds),
+        };
+        let sent = Instant::now();
+        let stops = sent + options.duration - options.margin();
+        let spec = serde_json::json!({"holderIdentity": "a", "leaseDurationSeconds": seconds});
+        let lease = serde_json::json!({"metadata": {"name": "l", "resourceVersion": "1"}, "spec": spec});
+        let lease: Lease = serde_json::from_value(lease).unwrap();
+        let mut others = Others::default();
+        let seen = sent + options.look_every() * tenths_of_a_look / 10;
+        assert!(!others.are_done(Some(&lease), false, seen, &options));
+        let due = others.due.unwrap();
+        assert!(due <= sent + options.duration);
+        assert!(due >= stops + options.margin() / 2);
+        assert!(others.are_done(Some(&lease), false, due, &options));
     }
 
     #[tokio::test(start_paused = true)]

@@ -18,6 +18,7 @@ pub mod dependents;
 pub mod driver;
 pub mod error;
 pub mod events;
+mod heals;
 pub mod leader;
 pub mod manager;
 pub mod metrics;
@@ -27,6 +28,7 @@ pub mod probe;
 pub mod project;
 pub mod queue;
 pub mod references;
+pub mod refused;
 pub mod store;
 #[cfg(test)]
 mod stub;
@@ -35,6 +37,8 @@ mod team;
 pub mod telemetry;
 #[cfg(feature = "testing")]
 pub mod testing;
+#[cfg(test)]
+mod visit_tests;
 pub mod watch;
 pub mod wish;
 

@@ -2,7 +2,7 @@
 
 use std::{
     any::{Any, TypeId},
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     sync::{Arc, PoisonError, RwLock},
     time::Duration,
 };
@@ -301,6 +301,7 @@ impl Manager {
                 apis: self.apis.clone(),
                 queue: queue.clone(),
                 field_manager: format!("gantry-{}", C::NAME),
+                refused: std::sync::Mutex::default(),
             },
             store: store.clone(),
             backoff: Backoff::default(),
@@ -370,7 +371,7 @@ impl Manager {
     }
 
     fn watch_children(&self, tasks: &mut JoinSet<()>) {
-        let mut waiting: HashMap<String, Vec<BoxFuture<'static, ()>>> = HashMap::new();
+        let mut optional: HashMap<String, Optional> = HashMap::new();
         for child in &self.child_resources {
             let Some(kind) = self
                 .children
@@ -392,27 +393,37 @@ impl Manager {
                 } else {
                     self.readiness.clone()
                 };
-                let watch = Watch {
-                    api,
-                    config: watcher::Config::default().labels(OURS).page_size(200),
-                    keep: Child::new,
-                    store: kind.store.clone(),
-                    resource: child.resource.clone(),
-                    gate: readiness.gate(gate_name(&child.resource.kind, namespace.as_deref())),
-                    metrics: self.metrics.clone(),
-                    namespace,
-                };
+                let (store, resource) = (kind.store.clone(), child.resource.clone());
+                let gate = readiness.gate(gate_name(&child.resource.kind, namespace.as_deref()));
+                let metrics = self.metrics.clone();
                 let (wakers, links) = (self.wakers.clone(), self.links.clone());
-                let run = Box::pin(async move { watch.run(|child| wakers.wake_owner(child, &links)).await });
-                match &child.needs_crd {
-                    None => {
-                        tasks.spawn(run);
-                    }
-                    Some(crd) => waiting.entry(crd.clone()).or_default().push(run),
-                }
+                let start = move || -> BoxFuture<'static, ()> {
+                    let watch = Watch {
+                        api: api.clone(),
+                        config: watcher::Config::default().labels(OURS).page_size(200),
+                        keep: Child::new,
+                        store: store.clone(),
+                        resource: resource.clone(),
+                        gate: gate.clone(),
+                        metrics: metrics.clone(),
+                        namespace: namespace.clone(),
+                    };
+                    let (wakers, links) = (wakers.clone(), links.clone());
+                    Box::pin(async move { watch.run(|child| wakers.wake_owner(child, &links)).await })
+                };
+                let Some(crd) = &child.needs_crd else {
+                    tasks.spawn(start());
+                    continue;
+                };
+                let optional = optional.entry(crd.clone()).or_insert_with(|| Optional {
+                    start: Vec::new(),
+                    store: kind.store.clone(),
+                    running: JoinSet::new(),
+                });
+                optional.start.push(Box::new(start));
             }
         }
-        self.watch_apis(tasks, waiting);
+        self.watch_apis(tasks, optional);
     }
 
     /// The pods behind our children, for the causes of trouble.
@@ -442,12 +453,12 @@ impl Manager {
         }
     }
 
-    /// Follows the CRDs, starts the watches that wait for one, and wakes everybody when an optional API came or went.
-    fn watch_apis(&self, tasks: &mut JoinSet<()>, mut waiting: HashMap<String, Vec<BoxFuture<'static, ()>>>) {
+    /// Follows the CRDs, watches the kinds of those that are there, and wakes everybody when an optional API came or went.
+    fn watch_apis(&self, tasks: &mut JoinSet<()>, mut optional: HashMap<String, Optional>) {
         let (sender, mut arrivals) = tokio::sync::mpsc::unbounded_channel::<String>();
         let (apis, client) = (self.apis.clone(), self.client.clone());
         let (gate, metrics) = (self.readiness.gate("CRDs"), self.metrics.clone());
-        let known: Vec<String> = waiting.keys().cloned().collect();
+        let known: Vec<String> = optional.keys().cloned().collect();
         tasks.spawn(async move {
             apis.watch(client, gate, metrics, |name| {
                 if known.iter().any(|known| known == name) {
@@ -458,12 +469,9 @@ impl Manager {
         });
         let (apis, everybody) = (self.apis.clone(), self.everybody.clone());
         tasks.spawn(async move {
-            let mut running = JoinSet::new();
             while let Some(name) = arrivals.recv().await {
-                if apis.has(&name) {
-                    for watch in waiting.remove(&name).unwrap_or_default() {
-                        running.spawn(watch);
-                    }
+                if let Some(optional) = optional.get_mut(&name) {
+                    optional.follow(apis.has(&name)).await;
                 }
                 for wake_all in &everybody {
                     wake_all();
@@ -534,6 +542,27 @@ impl Manager {
     }
 }
 
+/// The watches of a kind that is there only as long as its CRD is.
+struct Optional {
+    start: Vec<Box<dyn Fn() -> BoxFuture<'static, ()> + Send>>,
+    store: Arc<Store<Child>>,
+    running: JoinSet<()>,
+}
+
+impl Optional {
+    /// A watch of what does not exist would be refused for ever, and its objects are gone with it.
+    async fn follow(&mut self, is_there: bool) {
+        if !is_there {
+            self.running.shutdown().await;
+            self.store.retain(None, &HashSet::new(), self.store.now());
+        } else if self.running.is_empty() {
+            for start in &self.start {
+                self.running.spawn(start());
+            }
+        }
+    }
+}
+
 /// Whether a controller's first visit waits for this gate: not for the roots of others, unless it looks at them.
 fn concerns<C: Controller>(gate: &str) -> bool {
     let Some(root) = gate.strip_prefix("root ") else {
@@ -555,4 +584,54 @@ where
 
 fn gate_name(what: &str, namespace: Option<&str>) -> String {
     namespace.map_or_else(|| what.to_owned(), |namespace| format!("{what} in {namespace}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use serde_json::json;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_kind_is_watched_while_its_crd_is_there() {
+        /// Counts the watches that run.
+        struct Running(Arc<AtomicUsize>);
+        impl Drop for Running {
+            fn drop(&mut self) {
+                self.0.fetch_sub(1, Ordering::SeqCst);
+            }
+        }
+        let (running, store) = (Arc::new(AtomicUsize::new(0)), Arc::new(Store::default()));
+        let (counter, shared) = (running.clone(), store.clone());
+        let start = move || -> BoxFuture<'static, ()> {
+            counter.fetch_add(1, Ordering::SeqCst);
+            let (running, store) = (Running(counter.clone()), shared.clone());
+            let route =
+                json!({"metadata": {"name": "a", "namespace": "ns", "uid": "u", "resourceVersion": "1"}});
+            Box::pin(async move {
+                store.put(Child::new(serde_json::from_value(route).unwrap()));
+                std::future::pending::<()>().await;
+                drop(running);
+            })
+        };
+        let mut optional = Optional {
+            start: vec![Box::new(start)],
+            store,
+            running: JoinSet::new(),
+        };
+        for _ in 0..2 {
+            for _ in 0..2 {
+                optional.follow(true).await;
+                assert_eq!(running.load(Ordering::SeqCst), 1);
+            }
+            while optional.store.is_empty() {
+                tokio::task::yield_now().await;
+            }
+            optional.follow(false).await;
+            assert_eq!(running.load(Ordering::SeqCst), 0);
+            assert!(optional.store.is_empty(), "its objects are gone");
+        }
+    }
 }

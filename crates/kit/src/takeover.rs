@@ -9,7 +9,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
 use kube::core::DynamicObject;
 use serde_json::{Map, Value, json};
 
-use crate::{KEPT_TEMPLATE, wish::digest};
+use crate::{KEPT_TEMPLATE, project::covers, wish::digest};
 
 /// Field managers of the originals: the name of a kubebuilder binary, and how the Python client calls itself.
 const ORIGINALS: &[&str] = &["manager", "OpenAPI-Generator"];
@@ -98,6 +98,43 @@ pub fn hand_over(live: &DynamicObject, manager: &str) -> Option<Value> {
     ours.fields_v1 = serde_json::from_value(Value::Object(fields)).ok();
     kept.push(&ours);
     Some(json!({"metadata": {"resourceVersion": live.metadata.resource_version, "managedFields": kept}}))
+}
+
+/// The field manager that has set something else where `wish` has a say; the last one when there are several.
+pub fn rival(live: &DynamicObject, wish: &Value, ours: &str) -> Option<String> {
+    let json = json!(live);
+    let entries = live.metadata.managed_fields.iter().flatten();
+    let others = entries.filter(|entry| {
+        let fields = entry
+            .fields_v1
+            .as_ref()
+            .map(|fields| json!(fields))
+            .unwrap_or_default();
+        entry.subresource.is_none()
+            && entry.manager.as_deref() != Some(ours)
+            && sets_otherwise(&fields, &json, wish)
+    });
+    let last = others.max_by_key(|entry| entry.time.as_ref().map(|time| time.0))?;
+    last.manager.clone()
+}
+
+/// Lists are not looked into: whoever has something in one that differs counts.
+fn sets_otherwise(fields: &Value, live: &Value, wish: &Value) -> bool {
+    let mut fields = fields.as_object().into_iter().flatten();
+    fields.any(|(name, below)| {
+        let Some((name, wish)) = name
+            .strip_prefix("f:")
+            .and_then(|name| Some((name, wish.get(name)?)))
+        else {
+            return false;
+        };
+        let live = &live[name];
+        match wish {
+            Value::Object(_) => sets_otherwise(below, live, wish),
+            // The name tells how a list is compared.
+            _ => !covers(&json!({name: live}), &json!({name: wish})),
+        }
+    })
 }
 
 fn unite(fields: &mut Map<String, Value>, entry: &ManagedFieldsEntry) {

@@ -32,8 +32,8 @@ pub async fn manager(
     settings: Settings,
 ) -> Manager {
     let known = readiness.gate("versions of built-in kinds");
-    let autoscaler = workload::autoscaler::resource(&client).await;
-    let budget = penin::cluster::Kinds::budget(&client).await;
+    let autoscaler = workload::autoscaler::resource(&client, &known).await;
+    let budget = penin::cluster::Kinds::budget(&client, &known).await;
     known.open();
     let mut children = vec![
         ChildResource::of::<Deployment>(),

@@ -10,9 +10,9 @@ use k8s_openapi::api::coordination::v1::Lease;
 use kube::{Api, api::DeleteParams};
 
 const LEASE: Duration = Duration::from_secs(4);
-/// A candidate looks every eighth of a lease, and waits for a whole one from when it saw the last renewal; the rest is for
+/// A candidate looks every tenth of a lease, and waits for nine tenths from when it saw the last renewal; the rest is for
 /// requests.
-const TAKEOVER: Duration = Duration::from_millis(4000 + 500 + 1000);
+const TAKEOVER: Duration = Duration::from_millis(4000 + 1000);
 
 async fn replica(cluster: &Cluster, name: &str) -> anyhow::Result<Running> {
     let options = operator::with_lease(&cluster.namespace, name, LEASE);
@@ -182,7 +182,7 @@ async fn a_lease_that_is_deleted_makes_no_second_leader() -> anyhow::Result<()> 
     leads(&first).await?;
     let second = replica(&cluster, "second").await?;
     let leases: Api<Lease> = Api::namespaced(cluster.client.clone(), &cluster.namespace);
-    // The standby must have seen the holder: it looks every eighth of a lease.
+    // The standby must have seen the holder: it looks every tenth of a lease.
     tokio::time::sleep(LEASE / 2).await;
     for _ in 0..3 {
         let before = leases.get("gantry-operator").await?;

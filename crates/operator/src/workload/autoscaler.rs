@@ -1,10 +1,12 @@
 //! A HorizontalPodAutoscaler in the newest version that the server has; the fields are the same in all of them.
 
 use gantry_crds::common::{Autoscaling, AutoscalingMetric, MetricType};
+use gantry_kit::admin::Gate;
 use kube::{Client, core::ApiResource};
 use serde_json::{Value, json};
 
-pub async fn resource(client: &Client) -> ApiResource {
+/// `gate` is told what is waited for.
+pub async fn resource(client: &Client, gate: &Gate) -> ApiResource {
     let kind = "HorizontalPodAutoscaler";
     gantry_kit::apis::newest(
         client,
@@ -12,6 +14,7 @@ pub async fn resource(client: &Client) -> ApiResource {
         &["v2", "v2beta2"],
         kind,
         "horizontalpodautoscalers",
+        gate,
     )
     .await
 }

@@ -39,6 +39,12 @@ async fn one_child_that_is_refused_does_not_hold_up_the_others() -> anyhow::Resu
             let object = fixtures::get(&cluster, fixture).await?;
             let ready = condition(&object, "Ready").context("nothing told")?;
             ensure!(ready["reason"] == "Rejected", "{ready}");
+            // What is not refused is told as ever.
+            let (observed, now) = (
+                &object.data["status"]["observedGeneration"],
+                object.metadata.generation,
+            );
+            ensure!(*observed == json!(now), "{observed} of {now:?} was looked at");
             Ok(())
         })
         .await

@@ -68,7 +68,7 @@ pub const RBAC: &[Rule] = &[
 pub struct McpServers {
     settings: Settings,
     autoscaler: ApiResource,
-    probes: Probes<Vec<String>>,
+    probes: Probes<tools::Tools>,
     asker: tools::Asker,
 }
 

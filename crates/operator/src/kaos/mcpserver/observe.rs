@@ -16,6 +16,7 @@ use kube::Resource;
 use super::{
     McpServers,
     registry::{self, Registry},
+    tools::Tools,
     validate::{self, Valid},
 };
 use crate::{
@@ -63,7 +64,7 @@ pub struct Seen {
     pub pods: Vec<Arc<PodSummary>>,
     /// At least one pod is ready.
     pub serves: bool,
-    pub tools: Option<Answer<Vec<String>>>,
+    pub tools: Option<Answer<Tools>>,
 }
 
 pub fn look_again(

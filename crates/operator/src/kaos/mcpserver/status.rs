@@ -1,5 +1,7 @@
 //! Pure: what is told about a server.
 
+use std::fmt::Write;
+
 use gantry_crds::{
     conditions::{reasons, types},
     kaos::{MCPServer, MCPServerStatus, McpTransport, ToolSource},
@@ -78,8 +80,19 @@ fn ends_for_want_of_input(server: &Valid, seen: &Seen) -> bool {
 fn tools(before: &MCPServer, seen: &Seen) -> (Option<Vec<String>>, Verdict) {
     match &seen.tools {
         Some(Ok(tools)) => {
-            let message = format!("the server lists {} tools", tools.len());
-            (Some(tools.clone()), Verdict::yes(reasons::TOOLS_LISTED, message))
+            let listed = tools.names.len() + tools.left_out;
+            let mut message = format!("the server lists {listed} tools");
+            if tools.left_out > 0 {
+                let left_out = tools.left_out;
+                let _ = write!(
+                    message,
+                    "; {left_out} of them are not in this status, their names being too long or too many"
+                );
+            }
+            (
+                Some(tools.names.clone()),
+                Verdict::yes(reasons::TOOLS_LISTED, message),
+            )
         }
         Some(Err(why)) => {
             let message = format!("the server does not list its tools: {why}");

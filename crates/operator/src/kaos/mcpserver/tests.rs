@@ -354,6 +354,31 @@ fn a_package_that_only_speaks_stdio_is_told_so(#[case] spec: &str, #[case] hinte
     );
 }
 
+#[rstest]
+#[case::all(0, "the server lists 2 tools")]
+#[case::some(3, "the server lists 5 tools; 3 of them are not in this status")]
+fn tools_that_do_not_fit_are_counted(#[case] left_out: usize, #[case] told: &str) {
+    let server = server("{runtime: kubernetes}");
+    let settings = Settings::default();
+    let valid = validate::validate(&server, &settings, &observed(&server, &settings)).expect("valid");
+    let names = vec!["a".to_owned(), "b".to_owned()];
+    let seen = Seen {
+        deployment: deployment(json!({})),
+        pods: Vec::new(),
+        serves: true,
+        tools: Some(Ok(super::tools::Tools {
+            names: names.clone(),
+            left_out,
+        })),
+    };
+    let outcome = status::from_applied(&valid, &server, &seen);
+    assert_eq!(outcome.status.available_tools, Some(names));
+    let mut also = outcome.also.into_iter();
+    let (_, verdict) = also.find(|(type_, _)| *type_ == "ToolsDiscovered").unwrap();
+    assert_eq!(verdict.truth, gantry_kit::Truth::True);
+    assert!(verdict.message.starts_with(told), "{}", verdict.message);
+}
+
 #[test]
 fn any_spec_is_refused_or_built() {
     let good = [

@@ -36,6 +36,9 @@ use crate::{
 /// More than any list of tools needs, all its pages together; a server cannot fill our memory.
 const MOST_BYTES: usize = 4 << 20;
 const MOST_TOOLS: usize = 1000;
+/// A name is for people and models; together they must leave room in an object for the rest of the status.
+const LONGEST_NAME: usize = 256;
+const MOST_NAMES: usize = 64 << 10;
 /// A page may be empty and still name another one.
 const MOST_PAGES: usize = 200;
 const SESSION: &str = "mcp-session-id";
@@ -63,6 +66,35 @@ pub enum Fault {
     TooLong,
 }
 
+/// The tools of a server as they are told.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tools {
+    /// Sorted, each once.
+    pub names: Vec<String>,
+    /// How many more it lists, with names that are too long for a status, or too many.
+    pub left_out: usize,
+}
+
+impl Tools {
+    fn of(mut names: Vec<String>) -> Self {
+        names.sort();
+        names.dedup();
+        let listed = names.len();
+        let mut room = MOST_NAMES;
+        names.retain(|name| {
+            let fits = name.len() <= LONGEST_NAME.min(room);
+            if fits {
+                room -= name.len();
+            }
+            fits
+        });
+        Self {
+            left_out: listed - names.len(),
+            names,
+        }
+    }
+}
+
 impl Asker {
     /// `client` is that of the API server; directly reached servers get a plain one.
     pub fn new(client: Client, reach: Reach) -> Self {
@@ -75,13 +107,12 @@ impl Asker {
         }
     }
 
-    /// The names of the tools, sorted.
     pub fn tools(
         &self,
         namespace: &str,
         service: &str,
         address: &str,
-    ) -> impl Future<Output = Answer<Vec<String>>> + Send + 'static {
+    ) -> impl Future<Output = Answer<Tools>> + Send + 'static {
         let base = reach::base(self.reach, namespace, service, address, PORT);
         let asker = self.clone();
         async move {
@@ -145,16 +176,14 @@ impl Asker {
     }
 }
 
-async fn list(asker: Asker, uri: String) -> Result<Vec<String>, String> {
+async fn list(asker: Asker, uri: String) -> Result<Tools, String> {
     let mut config = StreamableHttpClientTransportConfig::with_uri(uri);
     config.allow_stateless = true;
     let transport = StreamableHttpClientTransport::with_client(asker.clone(), config);
     let client = ().serve(transport).await.map_err(|error| asker.explain(error))?;
     let listed = pages(&client).await.map_err(|error| asker.explain(error));
     let _ = client.cancel().await;
-    let mut names = listed?;
-    names.sort();
-    Ok(names)
+    Ok(Tools::of(listed?))
 }
 
 /// Page by page, and not for ever: a server may always name a next one.
@@ -296,7 +325,7 @@ mod tests {
 
     /// A server whose every page of tools, each of `per_page` with so long a description, names a next one. Returns what
     /// it was asked for and the answer.
-    async fn asked(per_page: usize, description: usize, stream: bool) -> (usize, Answer<Vec<String>>) {
+    async fn asked(per_page: usize, description: usize, stream: bool) -> (usize, Answer<Tools>) {
         let pages = Arc::new(AtomicUsize::new(0));
         let counter = pages.clone();
         let service = tower::service_fn(move |request: Request<Body>| {
@@ -347,10 +376,10 @@ mod tests {
     async fn a_list_of_tools_without_end_is_cut() {
         for stream in [false, true] {
             let (pages, tools) = asked(300, 10, stream).await;
-            assert_eq!((pages, tools.unwrap().len()), (4, MOST_TOOLS));
+            assert_eq!((pages, tools.unwrap().names.len()), (4, MOST_TOOLS));
         }
         let (pages, tools) = asked(0, 0, false).await;
-        assert_eq!((pages, tools.unwrap().len()), (MOST_PAGES, 0));
+        assert_eq!((pages, tools.unwrap().names.len()), (MOST_PAGES, 0));
     }
 
     #[tokio::test]
@@ -360,5 +389,17 @@ mod tests {
         assert!(why.contains("longer than 4 MiB"), "{why}");
         // Four for each of the two paths that are tried.
         assert!(pages <= 8, "{pages} pages");
+    }
+
+    #[test]
+    fn names_fit_into_a_status() {
+        let names = ["b", "a", "b", &"x".repeat(LONGEST_NAME), &"y".repeat(2 << 20)].map(ToOwned::to_owned);
+        let tools = Tools::of(names.to_vec());
+        let told: Vec<usize> = tools.names.iter().map(String::len).collect();
+        assert_eq!((told, tools.left_out), (vec![1, 1, LONGEST_NAME], 1));
+        let many = (0..MOST_TOOLS).map(|n| format!("{n:0>200}"));
+        let tools = Tools::of(many.collect());
+        assert_eq!(tools.names.len(), MOST_NAMES / 200);
+        assert_eq!(tools.names.len() + tools.left_out, MOST_TOOLS);
     }
 }

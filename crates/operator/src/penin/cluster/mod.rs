@@ -23,7 +23,9 @@ pub use measure::Measure;
 use std::time::Duration;
 
 use gantry_crds::penin::{PeninOmegaCluster, PeninOmegaClusterStatus};
-use gantry_kit::{Common, Context, Controller, ObjectKey, Outcome, Result, metrics::Metrics, probe::Probes};
+use gantry_kit::{
+    Common, Context, Controller, ObjectKey, Outcome, Result, admin::Gate, metrics::Metrics, probe::Probes,
+};
 use k8s_openapi::jiff::Timestamp;
 use kube::{Client, core::ApiResource};
 
@@ -116,9 +118,9 @@ pub struct Kinds {
 
 impl Kinds {
     /// PodDisruptionBudgets in the newest version that the server has; the fields are the same in all of them.
-    pub async fn budget(client: &Client) -> ApiResource {
-        let kind = "PodDisruptionBudget";
-        gantry_kit::apis::newest(client, "policy", &["v1", "v1beta1"], kind, "poddisruptionbudgets").await
+    pub async fn budget(client: &Client, gate: &Gate) -> ApiResource {
+        let (kind, plural) = ("PodDisruptionBudget", "poddisruptionbudgets");
+        gantry_kit::apis::newest(client, "policy", &["v1", "v1beta1"], kind, plural, gate).await
     }
 }
 
