@@ -117,7 +117,7 @@ const LIMIT: Parameter = parameter(
     "integer",
     "How many to answer with: 1 to 100, 20 when absent.",
 );
-const OFFSET: Parameter = parameter("offset", "integer", "How many to skip.");
+const OFFSET: Parameter = parameter("offset", "integer", "How many to skip: 1000000 at most.");
 const LABEL: Parameter = parameter(
     "label",
     "string",

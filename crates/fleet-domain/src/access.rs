@@ -126,6 +126,16 @@ fn reach(role: Role, action: Action) -> Reach {
     }
 }
 
+/// What names begin with that are the server's own, in whatever case.
+const OWN: &str = "system:";
+
+/// Whether a name is one that only the server itself acts under: nobody's token may have it, else the audit log would show
+/// what they did as the server's own doing.
+pub fn is_own_name(subject: &str) -> bool {
+    let beginning = subject.trim_start().get(..OWN.len());
+    beginning.is_some_and(|beginning| beginning.eq_ignore_ascii_case(OWN))
+}
+
 /// Somebody whose token was verified.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Caller {

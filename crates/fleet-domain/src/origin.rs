@@ -43,7 +43,7 @@ impl fmt::Display for Network {
 }
 
 impl Network {
-    fn has(&self, other: IpAddr) -> bool {
+    pub fn has(&self, other: IpAddr) -> bool {
         let beginning = |bits: u128, all: u32| bits.checked_shr(all - u32::from(self.bits)).unwrap_or(0);
         match (self.address, other) {
             (IpAddr::V4(ours), IpAddr::V4(other)) => {

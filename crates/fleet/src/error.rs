@@ -122,6 +122,14 @@ pub fn is_outage(error: &sqlx::Error) -> bool {
     }
 }
 
+/// Whether the database ended it for the time that it took, and not for anything that is wrong with the database.
+fn is_too_slow(error: &sqlx::Error) -> bool {
+    error
+        .as_database_error()
+        .and_then(sqlx::error::DatabaseError::code)
+        .is_some_and(|code| code == "57014")
+}
+
 /// Whether a row is there already; and by which constraint.
 pub fn is_taken(error: &sqlx::Error, constraint: &str) -> bool {
     error
@@ -144,6 +152,13 @@ impl From<sqlx::Error> for Error {
                 "request",
                 "has a zero byte in a text, or a time that is out of range; neither can be kept",
             );
+        }
+        if is_too_slow(&error) {
+            return Self::Unavailable {
+                code: "QUERY_TIMEOUT",
+                message: "the database was at it for too long, so nothing was done; narrow what you ask for (a filter, a smaller offset), or try again later"
+                    .to_owned(),
+            };
         }
         Self::Database(error)
     }

@@ -93,7 +93,8 @@ impl Server {
         let address = listener
             .local_addr()
             .map_err(|error| ServeError::Listen(settings.address, error))?;
-        let router = api::router(App::new(fleet.clone(), tls.is_some(), &settings.trusted_proxies));
+        let proxies: Arc<[_]> = settings.trusted_proxies.into();
+        let router = api::router(App::new(fleet.clone(), tls.is_some(), proxies.clone()));
         tasks::start(&fleet, settings.key_file, &stop, &tracker);
         if let Some(tls) = &tls {
             let (tls, stop) = (tls.clone(), stop.clone());
@@ -103,7 +104,14 @@ impl Server {
         }
         let secure = tls.is_some();
         let bounds = listen::Bounds::default();
-        tracker.spawn(listen::serve(listener, tls, router, bounds, stop.clone()));
+        tracker.spawn(listen::serve(
+            listener,
+            tls,
+            router,
+            bounds,
+            proxies,
+            stop.clone(),
+        ));
         tracker.close();
         tracing::info!(%address, tls = secure, replica = %fleet.holder, "the fleet API is served");
         Ok(Self {

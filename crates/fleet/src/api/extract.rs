@@ -16,6 +16,8 @@ use super::answer::{Trace, about};
 use crate::{Error, infrastructure::store::Window, orchestrator::Ask};
 
 const LONGEST_KEY: usize = 255;
+/// Everything before it is read and thrown away.
+const MOST_SKIPPED: u64 = 1_000_000;
 
 /// The name in the path.
 pub struct Name(pub String);
@@ -148,6 +150,12 @@ impl Query {
             return Err(Error::invalid("limit", "must be a number from 1 to 100"));
         }
         let offset = self.parsed("offset", "a number from 0 on")?.unwrap_or(0);
+        if offset > MOST_SKIPPED {
+            return Err(Error::invalid(
+                "offset",
+                format!("must be at most {MOST_SKIPPED}; narrow the list by its filters instead"),
+            ));
+        }
         Ok(Window { limit, offset })
     }
 }

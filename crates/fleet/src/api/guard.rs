@@ -45,23 +45,27 @@ pub async fn guard(
         Err(error) => error.into_response(),
     };
     let mut response = response;
-    if let Some(limit) = limit {
-        let seconds = limit.full_after.as_secs();
-        for (name, value) in [
-            ("x-ratelimit-limit", limit.limit.to_string()),
-            ("x-ratelimit-remaining", limit.remaining.to_string()),
-            (
-                "x-ratelimit-reset",
-                (app.fleet.now().as_second() + seconds).to_string(),
-            ),
-        ] {
-            put(&mut response, HeaderName::from_static(name), &value);
-        }
-    }
+    tell(&app, &mut response, limit);
     let (status, took) = (response.status().as_u16(), begin.elapsed());
     app.fleet.metrics.answered(operation.id(), status, took);
     log(operation, status, took, response.extensions().get::<Arc<Error>>());
     response
+}
+
+/// What is left, in the usual headers.
+fn tell(app: &App, response: &mut Response, limit: Option<Answer>) {
+    let Some(limit) = limit else { return };
+    let seconds = limit.full_after.as_secs();
+    for (name, value) in [
+        ("x-ratelimit-limit", limit.limit.to_string()),
+        ("x-ratelimit-remaining", limit.remaining.to_string()),
+        (
+            "x-ratelimit-reset",
+            (app.fleet.now().as_second() + seconds).to_string(),
+        ),
+    ] {
+        put(response, HeaderName::from_static(name), &value);
+    }
 }
 
 /// One line for each request that may change something; those that only look are many, and told on request.
@@ -87,7 +91,11 @@ async fn admit(
     let Some(right) = action(operation) else {
         return count(app, operation, &from(app, request), limit).await;
     };
-    let caller = authenticate(app, request.headers().get(header::AUTHORIZATION).cloned()).await?;
+    let header = request.headers().get(header::AUTHORIZATION).cloned();
+    let caller = match authenticate(app, header).await {
+        Ok(caller) => caller,
+        Err(refusal) => return Err(refuse(app, refusal, &from(app, request), limit)),
+    };
     // Before it can be refused: who was is what the line is read for.
     tracing::Span::current().record("user", caller.subject.as_str());
     count(app, operation, &caller.subject, limit).await?;
@@ -119,16 +127,50 @@ async fn count(app: &App, operation: Operation, who: &str, limit: &mut Option<An
     let (fleet, rates) = (&app.fleet, &app.rates);
     *limit = rates.take_shared(&fleet.pool, who, operation, fleet.now()).await;
     match limit {
-        Some(answer) if !answer.allowed => Err(Error::TooMany {
-            retry_after: answer.retry_after.as_secs().max(1),
-        }),
+        Some(answer) if !answer.allowed => Err(too_many(answer)),
         _ => Ok(()),
     }
 }
 
-async fn authenticate(app: &App, header: Option<HeaderValue>) -> Result<Caller, Error> {
+fn too_many(answer: &Answer) -> Error {
+    Error::TooMany {
+        retry_after: answer.retry_after.as_secs().max(1),
+    }
+}
+
+/// Why somebody is not let in.
+enum Refusal {
+    /// What they show, if anything, nobody has signed whom we know: anybody can send that, as often as they like.
+    Stranger(&'static str),
+    /// They were known, and are not any more; or we cannot say.
+    Known(Error),
+}
+
+impl From<Error> for Refusal {
+    fn from(error: Error) -> Self {
+        Self::Known(error)
+    }
+}
+
+/// Counts strangers by where they are. Only they are refused for their number: a token that counts, or did, is looked at
+/// whoever else is behind the same address.
+fn refuse(app: &App, refusal: Refusal, who: &str, limit: &mut Option<Answer>) -> Error {
+    let words = match refusal {
+        Refusal::Stranger(words) => words,
+        Refusal::Known(error) => return error,
+    };
+    let answer = app.rates.take_stranger(who, app.fleet.now());
+    if answer.allowed {
+        return Error::Unauthorized(words);
+    }
+    let error = too_many(&answer);
+    *limit = Some(answer);
+    error
+}
+
+async fn authenticate(app: &App, header: Option<HeaderValue>) -> Result<Caller, Refusal> {
     let Some(header) = header else {
-        return Err(Error::Unauthorized(
+        return Err(Refusal::Stranger(
             "a token is needed: send it as Authorization: Bearer TOKEN",
         ));
     };
@@ -138,19 +180,20 @@ async fn authenticate(app: &App, header: Option<HeaderValue>) -> Result<Caller, 
         .and_then(|text| text.split_once(' '))
         .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"))
         .map(|(_, token)| token.trim())
-        .ok_or(Error::Unauthorized(
+        .ok_or(Refusal::Stranger(
             "the Authorization header is not of the form Bearer TOKEN",
         ))?;
-    let verifier = &app.fleet.verifier;
-    let mut verdict = verifier.verify(token);
+    let (verifier, now) = (&app.fleet.verifier, app.fleet.now());
+    let mut verdict = verifier.verify(token, now);
     if verdict == Err(Rejected::UnknownKey) && verifier.reload_for_unknown().await {
-        verdict = verifier.verify(token);
+        verdict = verifier.verify(token, now);
     }
-    let caller = verdict.map_err(|rejected| {
-        Error::Unauthorized(match rejected {
-            Rejected::Expired => "the token has expired",
-            Rejected::UnknownKey | Rejected::Invalid => "the token is not valid here",
-        })
+    let caller = verdict.map_err(|rejected| match rejected {
+        Rejected::Expired => Refusal::Known(Error::Unauthorized("the token has expired")),
+        Rejected::OwnName => Refusal::Known(Error::Unauthorized(
+            "the token is for a subject that begins with system:, a name of the server itself",
+        )),
+        Rejected::UnknownKey | Rejected::Invalid => Refusal::Stranger("the token is not valid here"),
     })?;
     people::still_there(&app.fleet, &caller).await?;
     Ok(caller)
@@ -160,9 +203,14 @@ async fn authenticate(app: &App, header: Option<HeaderValue>) -> Result<Caller, 
 pub async fn unknown(State(app): State<App>, request: Request) -> Response {
     let name = format!("{} {}", request.method(), request.uri().path());
     let header = request.headers().get(header::AUTHORIZATION).cloned();
+    let who = from(&app, &request);
     drop(request);
-    match authenticate(&app, header).await {
-        Ok(_) => Error::NotFound { kind: "path", name }.into_response(),
-        Err(error) => error.into_response(),
-    }
+    let mut limit = None;
+    let error = match authenticate(&app, header).await {
+        Ok(_) => Error::NotFound { kind: "path", name },
+        Err(refusal) => refuse(&app, refusal, &who, &mut limit),
+    };
+    let mut response = error.into_response();
+    tell(&app, &mut response, limit);
+    response
 }

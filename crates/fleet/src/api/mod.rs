@@ -46,13 +46,13 @@ pub struct App {
 }
 
 impl App {
-    pub fn new(fleet: Arc<Fleet>, secure: bool, trusted_proxies: &[Network]) -> Self {
+    pub fn new(fleet: Arc<Fleet>, secure: bool, trusted_proxies: Arc<[Network]>) -> Self {
         Self {
             rates: Arc::new(RateLimits::new(fleet.rates)),
             document: Arc::new(gantry_fleet_api::document(env!("CARGO_PKG_VERSION"))),
             fleet,
             secure,
-            trusted_proxies: trusted_proxies.into(),
+            trusted_proxies,
         }
     }
 }

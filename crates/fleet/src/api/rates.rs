@@ -27,6 +27,8 @@ const MANY: usize = 10_000;
 pub struct RateLimits {
     rates: Rates,
     buckets: Mutex<HashMap<(String, Operation), Bucket>>,
+    /// By address.
+    strangers: Mutex<HashMap<String, Bucket>>,
 }
 
 impl RateLimits {
@@ -34,6 +36,7 @@ impl RateLimits {
         Self {
             rates,
             buckets: Mutex::default(),
+            strangers: Mutex::default(),
         }
     }
 
@@ -64,6 +67,27 @@ impl RateLimits {
             Ok(Ok((allowed, remaining))) => Some(Answer::of(allowed, remaining, here.limit)),
             _ => Some(here),
         }
+    }
+
+    /// Counts a request without a token that anybody we know has signed, whatever it asks for; as many are let through as
+    /// one user may read. Each replica counts for itself: strangers are no work for the database.
+    pub fn take_stranger(&self, address: &str, now: Timestamp) -> Answer {
+        let per_minute = self.rates.read;
+        let mut strangers = self.strangers.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_new = !strangers.contains_key(address);
+        if is_new && strangers.len() >= MANY {
+            strangers.retain(|_, bucket| !bucket.is_full(per_minute, now));
+        }
+        // From more addresses than are remembered: those that come now are counted as one.
+        let by = if is_new && strangers.len() >= MANY {
+            ""
+        } else {
+            address
+        };
+        let bucket = strangers
+            .entry(by.to_owned())
+            .or_insert_with(|| Bucket::full(per_minute, now));
+        bucket.take(per_minute, now)
     }
 
     /// Counts a request of somebody; `/health` is not counted, since those who watch us must always get an answer.
@@ -103,5 +127,29 @@ mod tests {
         assert!(take("b", Operation::RegisterCluster));
         assert!(take("a", Operation::ListClusters));
         assert_eq!(limits.take("a", Operation::Health, now), None);
+    }
+
+    #[test]
+    fn strangers_are_counted_each_and_remembered_within_bounds() {
+        let limits = RateLimits::new(Rates {
+            read: 2,
+            ..Rates::default()
+        });
+        let now = Timestamp::UNIX_EPOCH;
+        let take = |who: &str, now| limits.take_stranger(who, now).allowed;
+        assert!(take("a", now) && take("a", now));
+        assert!(!take("a", now));
+        for number in 1..MANY {
+            assert!(take(&number.to_string(), now));
+        }
+        // No more are remembered; those who come now share what one of them has.
+        assert!(take("b", now) && take("c", now));
+        assert!(!take("d", now));
+        assert!(limits.strangers.lock().unwrap().len() <= MANY + 1);
+        assert!(!take("a", now), "it is not forgotten for it");
+        assert!(
+            take("d", now + jiff::SignedDuration::from_mins(1)),
+            "the others are"
+        );
     }
 }

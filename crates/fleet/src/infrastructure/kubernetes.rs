@@ -44,6 +44,8 @@ pub const FIRST_DEFINITIONS: Duration = Duration::from_secs(10);
 const PAGE: u32 = 250;
 /// For waiting for a slot, connecting, and TLS.
 const CONNECT: Duration = Duration::from_secs(9);
+/// Until rights that were just given count, everywhere where the server keeps them.
+const SETTLE: Duration = Duration::from_secs(2);
 /// Longer than the usual time between two looks.
 const IDLE: Duration = Duration::from_secs(90);
 /// More than a page of anything has; whoever sends more is not an API server, or means no good.
@@ -185,18 +187,19 @@ pub async fn identity(client: &Client) -> Option<String> {
     uid.parse::<Uuid>().ok().map(|uid| uid.to_string())
 }
 
-/// Waits until rights that were just given are known to the server, for two seconds at most.
+/// Waits until rights that were just given are known to the server, for two seconds at most, however it answers.
 pub async fn settle(client: &Client) {
     let api: Api<Node> = Api::all(client.clone());
     let params = ListParams::default().limit(1);
-    for _ in 0..10 {
-        match api.list(&params).await {
-            Err(kube::Error::Api(status)) if status.code == 403 => {
-                tokio::time::sleep(Duration::from_millis(200)).await;
-            }
-            _ => return,
+    let settled = async {
+        while let Err(kube::Error::Api(status)) = api.list(&params).await
+            && status.code == 403
+        {
+            tokio::time::sleep(Duration::from_millis(200)).await;
         }
-    }
+    };
+    // Who gets no further will be told so by the look.
+    let _ = tokio::time::timeout(SETTLE, settled).await;
 }
 
 async fn nodes(client: &Client) -> Result<(u32, u32), Unreachable> {

@@ -1,7 +1,7 @@
 //! Looking at clusters. Who looks at which is shared out by the database: a claimed cluster is passed over by other
 //! replicas, and comes back by itself when its holder dies.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use gantry_fleet_domain::cluster::{Health, verdict};
 use jiff::SignedDuration;
@@ -12,7 +12,7 @@ use super::{Fleet, Record, SYSTEM, Work, clusters, reach};
 use crate::{
     Error,
     infrastructure::{
-        kubernetes::{self, Look},
+        kubernetes::{self, Look, Unreachable},
         store::{
             accesses,
             clusters::{self as store, Claim, ClusterRow, Seen},
@@ -23,6 +23,8 @@ use crate::{
 
 /// Longer than a look can take that has to connect and to make the reader first; a holder that needs more has died.
 const LEASE: SignedDuration = SignedDuration::from_secs(60);
+/// For the look itself: what it found has to be written within the lease. Each part of it has a shorter deadline of its own.
+const PATIENCE: Duration = Duration::from_secs(50);
 
 /// Takes clusters whose time has come; other replicas look past them.
 pub async fn claim(fleet: &Fleet, most: usize) -> Result<(Claim, Vec<ClusterRow>), Error> {
@@ -37,15 +39,29 @@ pub async fn claim(fleet: &Fleet, most: usize) -> Result<(Claim, Vec<ClusterRow>
     Ok((claim, rows))
 }
 
-/// Looks at one that was taken.
+/// Looks at one that was taken. Whoever needs longer than the lease has lost it, and gives the turn to others.
 #[tracing::instrument(name = "cluster.connect", skip_all, fields(cluster = row.name))]
 pub async fn visit(fleet: &Fleet, claim: Claim, row: &ClusterRow) -> Result<(), Error> {
+    let visited = tokio::time::timeout(LEASE.unsigned_abs(), look_at(fleet, claim, row)).await;
+    visited.unwrap_or_else(|_| {
+        Err(Error::Unavailable {
+            code: "TIMEOUT",
+            message: format!("it took longer than {} s", LEASE.as_secs()),
+        })
+    })
+}
+
+async fn look_at(fleet: &Fleet, claim: Claim, row: &ClusterRow) -> Result<(), Error> {
     let begin = Instant::now();
-    let access = reach::reader(fleet, row.id, "health", None).await;
+    let until = tokio::time::Instant::from_std(begin + PATIENCE);
+    let late = |_| Unreachable::timeout(PATIENCE);
+    let access = tokio::time::timeout_at(until, reach::reader(fleet, row.id, "health", None)).await;
+    let access = access.map_err(late).flatten();
     let found = match &access {
         Ok(access) => {
             let known = store::seen_crds(&fleet.pool, row.id).await?;
-            kubernetes::look(&access.client, &known, kubernetes::DEFINITIONS).await
+            let look = kubernetes::look(&access.client, &known, kubernetes::DEFINITIONS);
+            tokio::time::timeout_at(until, look).await.map_err(late).flatten()
         }
         Err(why) => Err(why.clone()),
     };

@@ -143,7 +143,7 @@ async fn logged_in(
     let (token, expires_at) = issuer
         .issue(&grant, now)
         .map_err(|error| Error::internal("failed to issue a token", error))?;
-    if fleet.verifier.verify(&token).is_err() {
+    if fleet.verifier.verify(&token, now).is_err() {
         // The secret is a new one.
         fleet.verifier.reload_secrets().await;
     }

@@ -1,5 +1,7 @@
 //! What the chart repositories of operators have: asked when a person wants to know, and visited from time to time.
 
+use std::time::Duration;
+
 use gantry_fleet_api as api;
 use gantry_fleet_domain::{
     fields::Complaints,
@@ -119,10 +121,30 @@ pub(super) async fn take_versions(
     Ok((row, found))
 }
 
-/// The background task's visit: new versions, then the definitions of some that are not known yet. Gives the time to
-/// the next visit. A visit that finds nothing left to read is the first after a pause: charts that could not be read
-/// before are tried again.
-pub async fn visit(fleet: &Fleet, row: &OperatorRow) -> Result<SignedDuration, Error> {
+/// The background task's visit, which gives the time to the next one. A repository that is slow without end, one answer
+/// after the other, must not keep others from their turn: it is given up, and asked again when all are.
+pub async fn visit(fleet: &Fleet, row: &OperatorRow, patience: Duration) -> Result<SignedDuration, Error> {
+    if let Ok(visited) = tokio::time::timeout(patience, look_at(fleet, row)).await {
+        return visited;
+    }
+    let why = format!(
+        "the repository did not answer all that it was asked within {} s",
+        patience.as_secs()
+    );
+    tracing::warn!(
+        operator = row.name,
+        "a chart repository could not be visited: {why}"
+    );
+    // Said of the version whose turn it was, which comes after the others then.
+    if let Some(version) = store::undiscovered(&fleet.pool, row.id, 1).await?.first() {
+        store::put_off(&fleet.pool, row.id, &version.version, &why).await?;
+    }
+    Ok(fleet.refresh_interval)
+}
+
+/// New versions, then the definitions of some that are not known yet. A visit that finds nothing left to read is the first
+/// after a pause: charts that could not be read before are tried again.
+async fn look_at(fleet: &Fleet, row: &OperatorRow) -> Result<SignedDuration, Error> {
     let repository =
         repository(&row.chart_repository).map_err(|message| Error::invalid("chartRepository", message))?;
     let credentials = credentials_of(fleet, row).await?;

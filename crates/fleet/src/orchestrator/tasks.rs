@@ -19,8 +19,9 @@ use crate::{
     },
 };
 
-/// Longer than a visit of a chart repository can take.
+/// How long a chart repository belongs to who visits it, and how long the visit may take.
 const VISIT: SignedDuration = SignedDuration::from_mins(10);
+const VISIT_PATIENCE: Duration = Duration::from_mins(9);
 
 /// How often is looked for work that is due.
 const TICK: Duration = Duration::from_millis(500);
@@ -186,7 +187,7 @@ impl Shared {
         for row in operator_store::claim(&fleet.pool, fleet.holder, now, until, latest, most).await? {
             let fleet = fleet.clone();
             self.begin(async move {
-                let next = match repositories::visit(&fleet, &row).await {
+                let next = match repositories::visit(&fleet, &row, VISIT_PATIENCE).await {
                     Ok(next) => next,
                     Err(error) => {
                         let error = &error as &dyn std::error::Error;

@@ -217,13 +217,31 @@ async fn a_clock_that_jumps_neither_stops_the_looks_nor_locks_anybody_out() {
     })
     .await;
     let cluster = StandIn::start().await;
-    let admin = &running.admin;
+    let (admin, stranger) = (&running.admin, running.asker(None));
+    let person = json!({"username": "jo", "password": "correct horse battery staple"});
+    let mut user = person.clone();
+    user["roles"] = json!(["Viewer"]);
+    admin.post("/users", &user).await.expect(201);
+    // Tokens count for an hour, by the clock that they were made by.
+    let log_in = async || {
+        let got = stranger.post("/authentication/login", &person).await.expect(200);
+        running.asker(got.body["token"].as_str().map(str::to_owned))
+    };
+    let first = log_in().await;
     admin
         .post("/clusters", &cluster.registration("c", "t"))
         .await
         .expect(201);
     for (turn, hours) in [6, 0, -6, 0].into_iter().enumerate() {
         offset.store(hours * 3600, Ordering::SeqCst);
+        log_in().await.get("/clusters").await.expect(200);
+        let got = first.get("/clusters").await;
+        if hours > 0 {
+            let got = got.refused(401, "UNAUTHORIZED");
+            assert!(got.text.contains("has expired"), "{}", got.text);
+        } else {
+            got.expect(200);
+        }
         let asked = cluster.asked();
         super::support::until("it is looked at again", async || {
             (cluster.asked() > asked + 6).then_some(())

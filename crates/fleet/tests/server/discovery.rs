@@ -1,7 +1,8 @@
 //! What is found in charts: again where it failed, and where a chart or what it is rendered with has changed.
 
-use std::{os::unix::fs::PermissionsExt as _, sync::atomic::Ordering};
+use std::{os::unix::fs::PermissionsExt as _, sync::atomic::Ordering, time::Duration};
 
+use gantry_fleet::{infrastructure::store::operators, orchestrator::repositories::visit};
 use jiff::SignedDuration;
 use rstest::rstest;
 use serde_json::{Value, json};
@@ -406,6 +407,31 @@ async fn a_chart_that_cannot_be_had_keeps_no_other_waiting() {
         (got.body["versions"][1]["crdDiscovery"] == "Discovered").then_some(())
     })
     .await;
+    running.server.stop().await;
+}
+
+#[tokio::test]
+async fn a_repository_that_is_too_slow_is_given_up_and_says_so() {
+    let (running, repository) = (Running::start().await, Repository::start().await);
+    let admin = &running.admin;
+    repository.chart("widget", "1.0.0", &[crd("widgets.example.com", json!({}))]);
+    let elsewhere = json!({"urls": ["http://127.0.0.1:1/widget-1.0.0.tgz"]});
+    repository.amend("widget", "1.0.0", &elsewhere);
+    admin
+        .post("/operators", &registration(&repository))
+        .await
+        .expect(201);
+    version_is(admin, "Pending", "failed to reach").await;
+    repository.hangs.store(true, Ordering::SeqCst);
+    let fleet = &running.server.fleet;
+    let mut connection = fleet.pool.acquire().await.unwrap();
+    let row = operators::get(&mut connection, "widget").await.unwrap().unwrap();
+    drop(connection);
+    let visit = visit(fleet, &row, Duration::from_secs(1));
+    let next = tokio::time::timeout(Duration::from_secs(10), visit).await;
+    let next = next.expect("it ends before a single request would").unwrap();
+    assert_eq!(next, fleet.refresh_interval, "the others come first");
+    version_is(admin, "Pending", "did not answer all").await;
     running.server.stop().await;
 }
 

@@ -2,10 +2,10 @@
 
 use gantry_fleet::settings::Rates;
 use gantry_fleet_domain::access::Role;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
-use super::support::{Asker, Running};
+use super::support::{Asker, Running, token_in};
 
 /// A server with the usual limits, whose clock stands still: what is left does not depend on how long requests take.
 async fn started(proxies: &[&str]) -> Running {
@@ -79,5 +79,42 @@ async fn behind_a_proxy_of_ours_logins_are_counted_by_who_is_behind_it() {
         assert_eq!(ask(&running, &format!("198.51.100.{number}")).await, 401);
     }
     assert_eq!(ask(&running, "198.51.100.99").await, 429);
+    running.server.stop().await;
+}
+
+#[tokio::test]
+async fn those_whom_nobody_knows_are_counted_and_nobody_else_for_them() {
+    let running = started(&["127.0.0.0/8"]).await;
+    let ask = async |token: Option<String>, path: &str, from: &str| {
+        let header = [("x-forwarded-for", from)];
+        running.asker(token).ask("get", path, None, &header).await
+    };
+    let made_up = || Some("x.y.z".to_owned());
+    for number in 0..60 {
+        let token = (number % 2 == 0).then(made_up).flatten();
+        let path = ["/operators", "/clusters", "/no-such-path"][number % 3];
+        let got = ask(token, path, "198.51.100.1").await;
+        got.refused(401, "UNAUTHORIZED");
+    }
+    for path in ["/operators", "/no-such-path"] {
+        let refused = ask(made_up(), path, "198.51.100.1").await;
+        let refused = refused.refused(429, "RATE_LIMIT_EXCEEDED");
+        assert_eq!(refused.header("retry-after"), "1");
+        assert_eq!(refused.header("x-ratelimit-limit"), "60");
+        assert_eq!(refused.header("x-ratelimit-remaining"), "0");
+        assert!(refused.header("x-ratelimit-reset").parse::<i64>().is_ok());
+    }
+    ask(made_up(), "/operators", "198.51.100.2")
+        .await
+        .refused(401, "UNAUTHORIZED");
+    // From the same address: a token that counts, and one whose owner has to be told that it does not any more.
+    let viewer = |minutes| token_in("jo", &[Role::Viewer], None, SignedDuration::from_mins(minutes));
+    ask(Some(viewer(60)), "/operators", "198.51.100.1")
+        .await
+        .expect(200);
+    let got = ask(Some(viewer(-5)), "/operators", "198.51.100.1").await;
+    let got = got.refused(401, "UNAUTHORIZED");
+    assert!(got.text.contains("has expired"), "{}", got.text);
+    ask(None, "/health", "198.51.100.1").await.expect(200);
     running.server.stop().await;
 }

@@ -223,6 +223,7 @@ async fn lists_are_filtered_and_paged_in_a_stable_order() {
         "limit=101",
         "limit=x",
         "offset=-1",
+        "offset=1000001",
         "hasUpdate=maybe",
         "label=nothing",
         "unknown=1",

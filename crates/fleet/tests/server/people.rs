@@ -10,6 +10,7 @@ use gantry_fleet::{
     infrastructure::tokens::{AUDIENCE, ISSUER, KeySource},
     orchestrator::people::denied,
 };
+use gantry_fleet_domain::access::Role;
 use jiff::{SignedDuration, Timestamp};
 use jsonwebtoken::{Algorithm, EncodingKey, Header, encode};
 use serde_json::{Value, json};
@@ -58,6 +59,7 @@ async fn a_local_user_logs_in_with_their_roles_and_environments() {
     for bad in [
         json!({"username": "x", "password": "short", "roles": ["Admin"]}),
         json!({"username": "a b", "password": PASSWORD, "roles": ["Admin"]}),
+        json!({"username": "system:fleet", "password": PASSWORD, "roles": ["Admin"]}),
         json!({"username": "x", "password": PASSWORD, "roles": []}),
         json!({"username": "x", "password": PASSWORD, "roles": ["root"]}),
     ] {
@@ -102,7 +104,8 @@ async fn a_token_ends_with_its_user_on_every_replica_and_the_name_stays_erased()
     jo[0].ask("post", "/crds", Some(&crd), &key).await.expect(201);
     let again = jo[1].ask("post", "/crds", Some(&crd), &key).await.expect(201);
     assert_eq!(again.header("idempotency-replayed"), "true");
-    let caller = running.server.fleet.verifier.verify(&token).unwrap();
+    let fleet = &running.server.fleet;
+    let caller = fleet.verifier.verify(&token, fleet.now()).unwrap();
     running.admin.delete("/users/jo").await.expect(204);
     for jo in &jo {
         jo.get("/operators").await.refused(401, "UNAUTHORIZED");
@@ -318,6 +321,23 @@ fn key_pair(folder: &std::path::Path, name: &str, kind: &[&str]) -> (Vec<u8>, st
 }
 
 #[tokio::test]
+async fn nobody_passes_for_the_server_itself() {
+    let running = Running::start().await;
+    let hours = SignedDuration::from_hours(1);
+    for subject in ["system:fleet", "system:anybody", "System:x", " system:fleet"] {
+        let token = super::support::token_in(subject, &[Role::Admin], None, hours);
+        let got = running.asker(Some(token)).get("/operators").await;
+        let got = got.refused(401, "UNAUTHORIZED");
+        assert!(got.text.contains("begins with system:"), "{}", got.text);
+    }
+    for subject in ["systems", "ecosystem:x", "système:x"] {
+        let token = super::support::token_in(subject, &[Role::Admin], None, hours);
+        running.asker(Some(token)).get("/operators").await.expect(200);
+    }
+    running.server.stop().await;
+}
+
+#[tokio::test]
 async fn tokens_of_others_count_by_their_public_keys_and_not_otherwise() {
     let folder = tempfile::tempdir().unwrap();
     let (rsa, rsa_public) = key_pair(
@@ -356,6 +376,14 @@ async fn tokens_of_others_count_by_their_public_keys_and_not_otherwise() {
         ask(encode(&Header::new(Algorithm::ES256), &undated, &es).unwrap()).await,
         200
     );
+    // One that does not count yet.
+    let with_begin = |seconds: i64| {
+        let mut claims = claims(&json!("Viewer"));
+        claims["nbf"] = json!(Timestamp::now().as_second() + seconds);
+        encode(&Header::new(Algorithm::ES256), &claims, &es).unwrap()
+    };
+    assert_eq!(ask(with_begin(-60)).await, 200);
+    assert_eq!(ask(with_begin(300)).await, 401);
     assert_eq!(
         ask(encode(&Header::new(Algorithm::RS512), &claims(&json!(["Admin"])), &rs).unwrap()).await,
         401

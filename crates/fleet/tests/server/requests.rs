@@ -271,6 +271,20 @@ async fn a_database_that_is_away_is_an_answer_and_comes_back_by_itself() {
 }
 
 #[tokio::test]
+async fn a_query_that_takes_too_long_is_no_outage() {
+    let pool = pool(&super::support::database().await).await;
+    let mut connection = pool.acquire().await.unwrap();
+    sqlx::query("set statement_timeout = 20")
+        .execute(&mut *connection)
+        .await
+        .unwrap();
+    let slow = sqlx::query("select pg_sleep(60)").execute(&mut *connection).await;
+    let error = gantry_fleet::Error::from(slow.unwrap_err());
+    assert_eq!((error.code().as_str(), error.status()), ("QUERY_TIMEOUT", 503));
+    assert!(error.to_string().contains("narrow"), "{error}");
+}
+
+#[tokio::test]
 async fn replicas_count_together() {
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
     let (folder, url) = (tempfile::tempdir().unwrap(), super::support::database().await);

@@ -5,7 +5,10 @@ use std::{collections::BTreeSet, path::PathBuf};
 use anyhow::bail;
 use clap::Args;
 use gantry_fleet::infrastructure::tokens::{self, Grant, Issuer};
-use gantry_fleet_domain::{access::Role, cluster::Environment};
+use gantry_fleet_domain::{
+    access::{Role, is_own_name},
+    cluster::Environment,
+};
 use jiff::{SignedDuration, Timestamp};
 
 use super::state::Database;
@@ -36,6 +39,12 @@ pub struct Arguments {
 }
 
 pub fn run(arguments: Arguments) -> anyhow::Result<()> {
+    if is_own_name(&arguments.subject) {
+        bail!(
+            "{:?} is a name of the server itself: take one that does not begin with system:",
+            arguments.subject
+        );
+    }
     let file = match arguments.jwt_secret_file {
         Some(file) => file,
         None => arguments.database.folder()?.join("token.key"),

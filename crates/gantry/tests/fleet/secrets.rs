@@ -147,6 +147,23 @@ async fn a_crash_leaves_no_memory_behind() {
     server.kill().await;
 }
 
+#[test]
+fn no_token_is_issued_for_the_server_itself() {
+    let folder = tempfile::tempdir().unwrap();
+    let secret = folder.path().join("token.key");
+    std::fs::write(&secret, super::support::SECRET).unwrap();
+    let issue = |subject: &str| {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_gantry"));
+        command.args(["fleet", "token", "--subject", subject, "--jwt-secret-file"]);
+        command.arg(&secret).output().unwrap()
+    };
+    assert!(issue("jo").status.success());
+    let refused = issue("system:fleet");
+    assert!(!refused.status.success() && refused.stdout.is_empty());
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(said.contains("the server itself"), "{said}");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_trace_goes_on_where_no_collector_is_named() {
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();

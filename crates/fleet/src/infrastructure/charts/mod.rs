@@ -7,7 +7,7 @@ mod helm;
 mod index;
 mod oci;
 
-use std::path::PathBuf;
+use std::{path::PathBuf, time::Duration};
 
 use gantry_fleet_domain::{crd_diff::is_definition, operator::Repository};
 use jiff::Timestamp;
@@ -23,6 +23,8 @@ use super::{
 
 /// One packed chart.
 const MAX_ARCHIVE: usize = 64 << 20;
+/// For asking a registry what is under all of its tags.
+const DIGESTS: Duration = Duration::from_mins(3);
 
 #[derive(Debug, thiserror::Error)]
 pub enum ChartError {
@@ -142,7 +144,7 @@ impl Charts {
         credentials: Option<&Credentials>,
     ) -> Result<Vec<Option<String>>, ChartError> {
         match repository {
-            Repository::Oci(url) => oci::digests(&self.http, url, chart, tags, credentials).await,
+            Repository::Oci(url) => oci::digests(&self.http, url, chart, tags, credentials, DIGESTS).await,
             Repository::Http(_) => Ok(vec![None; tags.len()]),
         }
     }

@@ -1,10 +1,13 @@
 //! Charts in OCI registries: tags are versions, the chart is a layer. Asked without credentials first, then as the
 //! registry wants it: with a token that it gives to anybody or to those it knows, or with name and password.
 
+use std::time::Duration;
+
 use gantry_fleet_domain::operator::is_token_server_of;
 use reqwest::{Client, Method, Response, StatusCode, header};
 use serde::Deserialize;
 use serde_json::Value;
+use tokio::time::Instant;
 use url::Url;
 
 use super::{ChartError, ChartVersion, sha256};
@@ -68,18 +71,23 @@ pub async fn versions(
 }
 
 /// What is under each of these tags now, as the digest of its manifest: a tag can be published anew at any time. Nothing for
-/// those that could not be asked for; a registry that does not answer is not asked for the others.
+/// those that could not be asked for; a registry that does not answer is not asked for the others, nor is one that is so
+/// slow that they would take longer than `patience`.
 pub async fn digests(
     client: &Client,
     base: &Url,
     chart: &str,
     tags: &[&str],
     credentials: Option<&Credentials>,
+    patience: Duration,
 ) -> Result<Vec<Option<String>>, ChartError> {
     let mut registry = Registry::new(client, base, chart, credentials)?;
+    let until = Instant::now() + patience;
     let mut digests = Vec::with_capacity(tags.len());
     for tag in tags {
-        let digest = registry.digest(tag).await;
+        let Ok(digest) = tokio::time::timeout_at(until, registry.digest(tag)).await else {
+            break;
+        };
         let is_away = matches!(&digest, Err(error) if error.is_passing());
         digests.push(digest.ok().flatten());
         if is_away {
@@ -278,4 +286,43 @@ fn next_page(url: &Url, answer: &Response) -> Option<Url> {
     let (target, rest) = link.strip_prefix('<')?.split_once('>')?;
     let next = url.join(target).ok()?;
     (rest.contains("rel=\"next\"") && next.origin() == url.origin()).then_some(next)
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::{
+        io::{AsyncReadExt as _, AsyncWriteExt as _},
+        net::TcpListener,
+    };
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_registry_that_slows_down_is_not_asked_without_end() {
+        let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let base = Url::parse(&format!("oci://{}/charts", listener.local_addr().unwrap())).unwrap();
+        // Two answers, and then silence.
+        tokio::spawn(async move {
+            let mut silent = Vec::new();
+            for number in 0.. {
+                let (mut stream, _) = listener.accept().await.unwrap();
+                if number < 2 {
+                    let _ = stream.read(&mut [0; 4096]).await.unwrap();
+                    let answer =
+                        "HTTP/1.1 200 OK\r\ndocker-content-digest: sha256:x\r\nconnection: close\r\n\r\n";
+                    stream.write_all(answer.as_bytes()).await.unwrap();
+                }
+                silent.push(stream);
+            }
+        });
+        let (client, tags) = (http::client().unwrap(), ["1", "2", "3", "4"]);
+        let found = digests(&client, &base, "x", &tags, None, Duration::from_secs(2));
+        let found = tokio::time::timeout(Duration::from_secs(12), found).await;
+        let some = Some("sha256:x".to_owned());
+        assert_eq!(
+            found.expect("it ends before a single request would").unwrap(),
+            [some.clone(), some, None, None]
+        );
+    }
 }

@@ -31,6 +31,8 @@ pub struct Repository {
     pub tells_others: Arc<AtomicBool>,
     /// And another one each time.
     pub is_fickle: Arc<AtomicBool>,
+    /// It does not answer.
+    pub hangs: Arc<AtomicBool>,
     /// Manifests that were asked for in full.
     pub manifests: Arc<AtomicUsize>,
 }
@@ -42,6 +44,7 @@ struct Shared {
     tells_digests: Arc<AtomicBool>,
     tells_others: Arc<AtomicBool>,
     is_fickle: Arc<AtomicBool>,
+    hangs: Arc<AtomicBool>,
     told: Arc<AtomicUsize>,
     manifests: Arc<AtomicUsize>,
 }
@@ -70,6 +73,9 @@ impl Repository {
                            Path(path): Path<String>,
                            method: Method,
                            headers: HeaderMap| {
+                        if shared.hangs.load(Ordering::SeqCst) {
+                            std::future::pending::<()>().await;
+                        }
                         let wanted = shared.wanted.lock().unwrap().clone();
                         let given = headers.get("authorization").map(|value| value.to_str().unwrap());
                         if wanted.is_some() && wanted.as_deref() != given {
@@ -102,6 +108,7 @@ impl Repository {
             tells_digests: shared.tells_digests,
             tells_others: shared.tells_others,
             is_fickle: shared.is_fickle,
+            hangs: shared.hangs,
             manifests: shared.manifests,
             index: Arc::new(Mutex::new(json!({"apiVersion": "v1", "entries": {}}))),
         };

@@ -1,9 +1,12 @@
 //! Something that answers like an API server, for what real ones do not do on request: hang, refuse, fail. Real ones are
 //! asked in `tests/e2e`.
 
-use std::sync::{
-    Arc, Mutex,
-    atomic::{AtomicBool, AtomicU16, AtomicUsize, Ordering},
+use std::{
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicU16, AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
 };
 
 use axum::{
@@ -36,6 +39,10 @@ pub struct StandIn {
     pub fetched: Arc<AtomicUsize>,
     /// It answers everything but for these.
     pub hides_definitions: Arc<AtomicBool>,
+    /// It begins to answer with these, and goes on to without end.
+    pub drips_nodes: Arc<AtomicBool>,
+    /// When its definitions were listed: once in every look.
+    pub looks: Arc<Mutex<Vec<Instant>>>,
     /// Of its `kube-system`.
     pub identity: Arc<Mutex<String>>,
     /// The trace context of those who asked: `traceparent` and `tracestate`.
@@ -56,6 +63,8 @@ impl StandIn {
             definitions: Arc::default(),
             fetched: Arc::default(),
             hides_definitions: Arc::default(),
+            drips_nodes: Arc::default(),
+            looks: Arc::default(),
             identity: Arc::new(Mutex::new(uuid::Uuid::new_v4().to_string())),
             traces: Arc::default(),
             written: Arc::default(),
@@ -186,6 +195,9 @@ async fn answer(State(stand_in): State<StandIn>, request: Request) -> Response {
         |kind: &str, items: Value| json!({"kind": kind, "apiVersion": "v1", "metadata": {}, "items": items});
     let minor = stand_in.minor.load(Ordering::SeqCst).to_string();
     if let Some(rest) = path.strip_prefix("/apis/apiextensions.k8s.io/v1/customresourcedefinitions") {
+        if rest.is_empty() {
+            stand_in.looks.lock().unwrap().push(Instant::now());
+        }
         if stand_in.hides_definitions.load(Ordering::SeqCst) {
             std::future::pending::<()>().await;
         }
@@ -195,6 +207,14 @@ async fn answer(State(stand_in): State<StandIn>, request: Request) -> Response {
             .map(|value| value.to_str().unwrap());
         let is_metadata = accepts.is_some_and(|accepts| accepts.contains("as=PartialObjectMetadata"));
         return stand_in.definition(rest.strip_prefix('/'), is_metadata);
+    }
+    if path == "/api/v1/nodes" && stand_in.drips_nodes.load(Ordering::SeqCst) {
+        // Often enough that whoever only waits for the next byte never gives up.
+        let drops = futures::stream::unfold((), async |()| {
+            tokio::time::sleep(Duration::from_millis(200)).await;
+            Some((Ok::<_, std::io::Error>(Bytes::from_static(b" ")), ()))
+        });
+        return Body::from_stream(drops).into_response();
     }
     let body = match path {
         "/version" => json!({
