@@ -97,8 +97,12 @@ pub async fn prove(
         .map(Json)
 }
 
-pub async fn waivers(State(app): State<App>, Name(name): Name) -> Result<Json<api::Waivers>, Error> {
-    waivers::list(&app.fleet, &name).await.map(Json)
+pub async fn waivers(
+    State(app): State<App>,
+    Name(name): Name,
+    query: Query,
+) -> Result<Json<api::Waivers>, Error> {
+    waivers::list(&app.fleet, &name, query.window()?).await.map(Json)
 }
 
 pub async fn waive(
