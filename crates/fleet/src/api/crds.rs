@@ -92,7 +92,7 @@ pub async fn prove(
     Name(name): Name,
     sent: Sent<api::ProveCrd>,
 ) -> Result<Json<api::CrdProof>, Error> {
-    proof::prove(&app.fleet, &sent.ask, &name, sent.body)
+    proof::prove(&app.fleet, &sent.ask, &name, sent.body, sent.turn)
         .await
         .map(Json)
 }
