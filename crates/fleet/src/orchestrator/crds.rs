@@ -352,7 +352,9 @@ pub(super) fn read_proposal(current: &Value, given: Value) -> Result<Value, Erro
         if yaml::nodes(&proposal).saturating_mul(versions) > yaml::DEFINITION.nodes {
             return Err(Error::invalid(
                 field,
-                format!("is too large to be put into {versions} versions; send the whole definition"),
+                format!(
+                    "is too large for each of the {versions} versions that there are; send the whole definition"
+                ),
             ));
         }
     }
