@@ -228,9 +228,10 @@ pub struct Waiver {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
 pub struct Waivers {
     pub waivers: Vec<Waiver>,
+    #[serde(flatten)]
+    pub page: Page,
 }
 
 /// Asks what a schema would do to the objects that clusters have.

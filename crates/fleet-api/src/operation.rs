@@ -426,8 +426,8 @@ impl Operation {
             Self::ListWaivers => get(
                 "/api/v1/crds/{name}/waivers",
                 "crds",
-                "Findings that somebody has taken responsibility for",
-                &[],
+                "Findings that somebody has taken responsibility for, in the order in which that was done",
+                PAGE,
                 json::<api::Waivers>(),
             ),
             Self::AddWaiver => post(

@@ -188,11 +188,11 @@ pub fn assess(old: &Crd, new: &Crd, server: Option<ServerVersion>) -> Report {
 }
 
 /// A proposed schema as people send it: a whole definition, or only the `openAPIV3Schema` that its versions shall have.
-pub fn proposed(current: &Value, proposal: &Value) -> Result<Value, &'static str> {
-    if is_definition(proposal) {
-        return Ok(proposal.clone());
+pub fn proposed(current: &Value, proposal: Value) -> Result<Value, &'static str> {
+    if is_definition(&proposal) {
+        return Ok(proposal);
     }
-    let schema = proposal.get("openAPIV3Schema").unwrap_or(proposal);
+    let schema = proposal.get("openAPIV3Schema").unwrap_or(&proposal);
     if !["type", "properties", "x-kubernetes-preserve-unknown-fields"]
         .iter()
         .any(|field| schema.get(field).is_some())
@@ -268,11 +268,11 @@ mod tests {
     fn a_bare_schema_is_put_into_the_definition() {
         let one = definition(json!({"a": {"type": "string"}}), &[]);
         let schema = json!({"type": "object", "properties": {"spec": {"type": "object", "properties": {"a": {"type": "integer"}}}}});
-        let whole = proposed(&one, &json!({"openAPIV3Schema": schema})).unwrap();
-        assert_eq!(whole, proposed(&one, &schema).unwrap());
+        let whole = proposed(&one, json!({"openAPIV3Schema": schema})).unwrap();
+        assert_eq!(whole, proposed(&one, schema.clone()).unwrap());
         assert_eq!(Approval::of(&report(&one, &whole)), Approval::Pending);
-        assert!(proposed(&one, &json!({"kind": "Pod"})).is_err());
-        assert!(proposed(&one, &json!(7)).is_err());
+        assert!(proposed(&one, json!({"kind": "Pod"})).is_err());
+        assert!(proposed(&one, json!(7)).is_err());
     }
 
     #[test]

@@ -167,6 +167,7 @@ async fn fleet(settings: &Settings, registry: &Registry) -> Result<Fleet, ServeE
         token_lifetime: settings.token_lifetime,
         health_interval: settings.health_interval,
         refresh_interval: settings.refresh_interval,
+        prove_within: settings.prove_within,
         retention: settings.retention,
         deployer_role: settings.deployer_role.clone(),
         holder: Uuid::new_v4(),

@@ -1,6 +1,6 @@
 //! What the server is told at start.
 
-use std::{net::SocketAddr, path::PathBuf};
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use gantry_fleet_domain::{kubeconfig::Allow, origin::Network};
 use jiff::SignedDuration;
@@ -9,6 +9,9 @@ use crate::{
     infrastructure::{keys::Keys, tokens::KeySource},
     orchestrator::Clock,
 };
+
+/// Below the deadline that every request has.
+pub const PROVE_WITHIN: Duration = Duration::from_secs(80);
 
 pub struct Settings {
     pub address: SocketAddr,
@@ -39,6 +42,8 @@ pub struct Settings {
     pub rates: Rates,
     pub health_interval: SignedDuration,
     pub refresh_interval: SignedDuration,
+    /// What is not known of clusters by then is missing in a proof.
+    pub prove_within: Duration,
     pub retention: Retention,
     /// The cluster role that a deployer is bound to while a deployment runs.
     pub deployer_role: String,

@@ -92,13 +92,17 @@ pub async fn prove(
     Name(name): Name,
     sent: Sent<api::ProveCrd>,
 ) -> Result<Json<api::CrdProof>, Error> {
-    proof::prove(&app.fleet, &sent.ask, &name, sent.body)
+    proof::prove(&app.fleet, &sent.ask, &name, sent.body, sent.turn)
         .await
         .map(Json)
 }
 
-pub async fn waivers(State(app): State<App>, Name(name): Name) -> Result<Json<api::Waivers>, Error> {
-    waivers::list(&app.fleet, &name).await.map(Json)
+pub async fn waivers(
+    State(app): State<App>,
+    Name(name): Name,
+    query: Query,
+) -> Result<Json<api::Waivers>, Error> {
+    waivers::list(&app.fleet, &name, query.window()?).await.map(Json)
 }
 
 pub async fn waive(

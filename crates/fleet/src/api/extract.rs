@@ -10,10 +10,19 @@ use gantry_fleet_domain::access::Caller;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
+use tokio::{sync::OwnedSemaphorePermit, time::Instant};
 use url::form_urlencoded;
 
-use super::answer::{Trace, about};
-use crate::{Error, infrastructure::store::Window, orchestrator::Ask};
+use super::{
+    App,
+    answer::{Trace, about},
+    body_bounds, is_large,
+};
+use crate::{
+    Error,
+    infrastructure::{store::Window, yaml},
+    orchestrator::Ask,
+};
 
 const LONGEST_KEY: usize = 255;
 /// Everything before it is read and thrown away.
@@ -164,13 +173,15 @@ impl Query {
 pub struct Sent<T> {
     pub ask: Ask,
     pub body: T,
+    /// Where bodies are large, held as long as there is something of it in memory.
+    pub turn: Option<OwnedSemaphorePermit>,
 }
 
-impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Sent<T> {
+impl<T: DeserializeOwned> FromRequest<App> for Sent<T> {
     type Rejection = Error;
 
-    async fn from_request(request: Request, state: &S) -> Result<Self, Error> {
-        let Asked { ask, bytes, is_json } = Asked::read(request, state).await?;
+    async fn from_request(request: Request, app: &App) -> Result<Self, Error> {
+        let Asked { ask, bytes, is_json } = Asked::read(request, app).await?;
         if !is_json {
             return Err(Error::Refused {
                 code: "UNSUPPORTED_MEDIA_TYPE",
@@ -178,8 +189,25 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Sent<T> {
                 details: Vec::new(),
             });
         }
+        // A few bytes of JSON may be a hundred in memory.
+        let most = body_bounds(ask.operation).nodes;
+        if !yaml::has_at_most(most, &bytes) {
+            return Err(Error::Refused {
+                code: "PAYLOAD_TOO_LARGE",
+                message: format!(
+                    "the body has more in it than this operation takes: {most} values and names"
+                ),
+                details: Vec::new(),
+            });
+        }
+        // When all of it has arrived: who sends slowly keeps nobody waiting.
+        let turn = if is_large(ask.operation) {
+            app.large_bodies.clone().acquire_owned().await.ok()
+        } else {
+            None
+        };
         let body = serde_json::from_slice(&bytes).map_err(|error| json_problem(&error))?;
-        Ok(Self { ask, body })
+        Ok(Self { ask, body, turn })
     }
 }
 
@@ -282,6 +310,7 @@ impl Asked {
                     .trim()
                     .eq_ignore_ascii_case("application/json")
             });
+        let begun = Instant::now();
         let method = request.method().clone();
         let path = request.uri().path().to_owned();
         let bytes = Bytes::from_request(request, state)
@@ -304,6 +333,7 @@ impl Asked {
                 key: key.filter(|_| spec.idempotency_key),
                 digest: hash.finalize().into(),
                 if_match,
+                begun,
             },
             bytes,
             is_json,

@@ -24,15 +24,29 @@ use axum::{
 use gantry_fleet_api::Operation;
 use gantry_fleet_domain::origin::Network;
 use strum::IntoEnumIterator;
+use tokio::sync::Semaphore;
 
 pub use access::action;
 pub use rates::RateLimits;
 
-use crate::orchestrator::Fleet;
+use crate::{
+    infrastructure::yaml::{self, Bounds},
+    orchestrator::Fleet,
+};
 
 /// A whole definition can be large; everything else is small.
-const LARGE_BODY: usize = 6 << 20;
-const SMALL_BODY: usize = 1 << 20;
+const LARGE_BODY: Bounds = Bounds {
+    bytes: 6 << 20,
+    nodes: yaml::DEFINITION.nodes + 100,
+    ..yaml::DEFINITION
+};
+const SMALL_BODY: Bounds = Bounds {
+    bytes: 1 << 20,
+    nodes: 50_000,
+    ..yaml::SMALL
+};
+/// Large bodies that are worked with at once; others wait. In memory each may take a hundred megabytes.
+const LARGE_AT_ONCE: usize = 2;
 
 /// What handlers work with.
 #[derive(Clone)]
@@ -43,6 +57,7 @@ pub struct App {
     /// Whether browsers are told to insist on TLS.
     pub secure: bool,
     pub trusted_proxies: Arc<[Network]>,
+    large_bodies: Arc<Semaphore>,
 }
 
 impl App {
@@ -53,6 +68,7 @@ impl App {
             fleet,
             secure,
             trusted_proxies,
+            large_bodies: Arc::new(Semaphore::new(LARGE_AT_ONCE)),
         }
     }
 }
@@ -111,9 +127,19 @@ fn handler(operation: Operation) -> MethodRouter<App> {
         O::CreateUser => post(people::create),
         O::DeleteUser => delete(people::remove),
     };
-    let largest = match operation {
-        O::RegisterCrd | O::ValidateCrd | O::ProveCrd => LARGE_BODY,
-        _ => SMALL_BODY,
-    };
-    handler.layer(DefaultBodyLimit::max(largest))
+    handler.layer(DefaultBodyLimit::max(body_bounds(operation).bytes))
+}
+
+/// Whether its bodies have whole definitions in them.
+fn is_large(operation: Operation) -> bool {
+    use Operation as O;
+    matches!(operation, O::RegisterCrd | O::ValidateCrd | O::ProveCrd)
+}
+
+fn body_bounds(operation: Operation) -> Bounds {
+    if is_large(operation) {
+        LARGE_BODY
+    } else {
+        SMALL_BODY
+    }
 }

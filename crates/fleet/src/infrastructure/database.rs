@@ -35,6 +35,7 @@ const MIGRATIONS: &[(i32, &str, &str)] = &[
         "passwords",
         include_str!("../../migrations/0009_passwords.sql"),
     ),
+    (10, "attempts", include_str!("../../migrations/0010_attempts.sql")),
 ];
 
 /// "gantry" as a number: replicas that start together wait for each other here.

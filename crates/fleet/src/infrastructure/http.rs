@@ -95,6 +95,17 @@ fn is_nobodys_url(url: &Url) -> bool {
     }
 }
 
+/// Whether nobody on the way reads what is sent there, or writes what comes back: TLS, or this machine itself.
+pub fn is_private(url: &Url) -> bool {
+    let is_here = match url.host() {
+        Some(Host::Domain(name)) => name == "localhost",
+        Some(Host::Ipv4(address)) => address.is_loopback(),
+        Some(Host::Ipv6(address)) => address.is_loopback(),
+        None => false,
+    };
+    url.scheme() == "https" || url.scheme() == "http" && is_here
+}
+
 pub fn host(url: &Url) -> String {
     match (url.host_str(), url.port()) {
         (Some(host), Some(port)) => format!("{host}:{port}"),

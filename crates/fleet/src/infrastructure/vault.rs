@@ -6,6 +6,11 @@ use base64::{Engine as _, engine::general_purpose::STANDARD};
 use serde_json::{Value, json};
 use url::Url;
 
+use super::http::{self, HttpError};
+
+/// A key, and a little around it.
+const MAX_ANSWER: usize = 1 << 20;
+
 #[derive(Debug, thiserror::Error)]
 pub enum VaultError {
     #[error("failed to reach Vault")]
@@ -22,6 +27,12 @@ pub enum VaultError {
     },
     #[error("{0} is not the address of a Vault")]
     Address(String),
+    #[error(
+        "Vault has to be asked over https, or anybody on the way reads its token and the keys; plain http is only for this machine itself"
+    )]
+    Plain,
+    #[error("failed to read Vault's answer")]
+    Body(#[source] HttpError),
 }
 
 pub enum VaultToken {
@@ -44,6 +55,9 @@ impl Vault {
         let address = Url::parse(address).map_err(|_| bad())?;
         if address.cannot_be_a_base() {
             return Err(bad());
+        }
+        if !http::is_private(&address) {
+            return Err(VaultError::Plain);
         }
         let http = reqwest::Client::builder()
             .timeout(Duration::from_secs(5))
@@ -127,10 +141,9 @@ impl Vault {
                 path,
             });
         }
-        let bytes = answer
-            .bytes()
+        let bytes = http::body(answer, &self.address, MAX_ANSWER)
             .await
-            .map_err(|error| VaultError::Reach(error.without_url()))?;
+            .map_err(VaultError::Body)?;
         serde_json::from_slice(&bytes).map_err(|_| VaultError::Answer("JSON"))
     }
 }

@@ -49,7 +49,7 @@ pub async fn get(fleet: &Fleet, name: &str) -> Result<(api::CrdWithHistory, i64)
 }
 
 pub async fn register(fleet: &Fleet, ask: &Ask, body: api::RegisterCrd) -> Result<Reply, Error> {
-    let definition = read_definition("schemaDefinition", &body.schema_definition)?;
+    let definition = read_definition("schemaDefinition", body.schema_definition)?;
     let mut complaints = Complaints::default();
     if let Some(guide) = &body.migration_guide {
         complaints.at_most("migrationGuide", guide, 100_000);
@@ -289,8 +289,7 @@ pub async fn validate(
     let clusters = store::on_clusters(&mut connection, row.id, name).await?;
     let environments = usage::environments(&mut connection).await?;
     drop(connection);
-    let proposal = read_text("newSchemaDefinition", &body.new_schema_definition)?;
-    let new = proposed(&old, &proposal).map_err(|why| Error::invalid("newSchemaDefinition", why))?;
+    let new = read_proposal(&old, body.new_schema_definition)?;
     let mut known = usage::known(&clusters);
     known.server = server.or(known.server);
     let today = waivers::today(fleet);
@@ -344,7 +343,25 @@ pub(super) fn find<'h>(history: &'h [SchemaRow], version: &str) -> Result<&'h Sc
         })
 }
 
-fn read_definition(field: &str, given: &Value) -> Result<Value, Error> {
+/// The definition that is proposed, whole or as a schema for every version of the one that is there.
+pub(super) fn read_proposal(current: &Value, given: Value) -> Result<Value, Error> {
+    let field = "newSchemaDefinition";
+    let proposal = read_text(field, given)?;
+    if !is_definition(&proposal) {
+        let versions = current["spec"]["versions"].as_array().map_or(1, Vec::len);
+        if yaml::nodes(&proposal).saturating_mul(versions) > yaml::DEFINITION.nodes {
+            return Err(Error::invalid(
+                field,
+                format!(
+                    "is too large for each of the {versions} versions that there are; send the whole definition"
+                ),
+            ));
+        }
+    }
+    proposed(current, proposal).map_err(|why| Error::invalid(field, why))
+}
+
+fn read_definition(field: &str, given: Value) -> Result<Value, Error> {
     let document = read_text(field, given)?;
     if is_definition(&document) {
         Ok(document)
@@ -357,12 +374,12 @@ fn read_definition(field: &str, given: &Value) -> Result<Value, Error> {
 }
 
 /// An object as it is, or the YAML or JSON of one.
-pub(super) fn read_text(field: &str, given: &Value) -> Result<Value, Error> {
+fn read_text(field: &str, given: Value) -> Result<Value, Error> {
     match given {
         Value::String(text) => {
-            yaml::document(text, yaml::DEFINITION).map_err(|error| Error::invalid(field, error.to_string()))
+            yaml::document(&text, yaml::DEFINITION).map_err(|error| Error::invalid(field, error.to_string()))
         }
-        Value::Object(_) => Ok(given.clone()),
+        Value::Object(_) => Ok(given),
         _ => Err(Error::invalid(
             field,
             "must be an object, or YAML or JSON as text",

@@ -31,6 +31,9 @@ pub(super) fn read_kubeconfig(fleet: &Fleet, given: &api::Kubeconfig) -> Result<
         Value::Object(_) if yaml::is_too_deep(&given.0, yaml::SMALL) => {
             return Err(bad(vec!["is nested too deeply".to_owned()]));
         }
+        Value::Object(_) if yaml::nodes(&given.0) > yaml::SMALL.nodes => {
+            return Err(bad(vec!["has more in it than a kubeconfig should".to_owned()]));
+        }
         Value::Object(_) => given.0.clone(),
         Value::String(text) => {
             let compact: String = text.split_whitespace().collect();

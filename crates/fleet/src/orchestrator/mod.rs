@@ -25,7 +25,7 @@ mod work;
 
 use std::{
     sync::{Arc, Mutex},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use gantry_fleet_domain::steady::Look;
@@ -70,6 +70,7 @@ pub struct Fleet {
     pub token_lifetime: SignedDuration,
     pub health_interval: SignedDuration,
     pub refresh_interval: SignedDuration,
+    pub prove_within: Duration,
     pub retention: Retention,
     /// The cluster role that a deployer is bound to while a deployment runs.
     pub deployer_role: String,

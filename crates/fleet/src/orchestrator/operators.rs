@@ -239,6 +239,7 @@ pub async fn change(fleet: &Fleet, ask: &Ask, name: &str, body: api::ChangeOpera
     }
     // Other values may render other definitions, and other credentials reach charts that could not be read.
     if other_values || renewed.is_some() {
+        store::forget_attempts(work.db(), row.id).await?;
         store::read_again(work.db(), row.id, other_values).await?;
         let now = time(work.now);
         store::visit_soon(work.db(), row.id, now).await?;
@@ -302,6 +303,7 @@ pub async fn refresh(fleet: &Fleet, ask: &Ask, name: &str) -> Result<Reply, Erro
     };
     let (row, found) = take_versions(&mut work, name, found).await?;
     let now = time(work.now);
+    store::forget_attempts(work.db(), row.id).await?;
     store::read_again(work.db(), row.id, false).await?;
     store::visit_soon(work.db(), row.id, now).await?;
     finish(

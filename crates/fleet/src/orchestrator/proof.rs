@@ -6,15 +6,15 @@ use futures::{StreamExt as _, stream};
 use gantry_fleet_api as api;
 use gantry_fleet_domain::{
     crd_diff::{Crd, Harm, Proof},
-    crd_policy::proposed,
     fields::Complaints,
 };
 use serde_json::{Value, json};
+use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::{
     Ask, Fleet, Record, Work,
-    crds::{KIND, find, missing, read_text},
+    crds::{KIND, find, missing, read_proposal},
     reach,
 };
 use crate::{
@@ -34,7 +34,7 @@ use crate::{
 const MAX_CLUSTERS: usize = 20;
 const AT_ONCE: usize = 5;
 const TRIES: usize = 4;
-/// For one cluster; the whole answer has a deadline of its own.
+/// For one cluster; all of them together have `prove_within`.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 #[tracing::instrument(name = "operator.validate", skip_all, fields(crd = name))]
@@ -43,6 +43,7 @@ pub async fn prove(
     ask: &Ask,
     name: &str,
     body: api::ProveCrd,
+    turn: impl Send,
 ) -> Result<api::CrdProof, Error> {
     let mut complaints = Complaints::default();
     if body.clusters.is_empty() || body.clusters.len() > MAX_CLUSTERS {
@@ -68,9 +69,8 @@ pub async fn prove(
     };
     let stored = store::definition(&mut connection, row.id, &stored.operator_version).await?;
     drop(connection);
-    let new = match &body.new_schema_definition {
-        Some(given) => proposed(&stored, &read_text("newSchemaDefinition", given)?)
-            .map_err(|why| Error::invalid("newSchemaDefinition", why))?,
+    let new = match body.new_schema_definition {
+        Some(given) => read_proposal(&stored, given)?,
         None => stored,
     };
     let new = Crd::parse(&new).map_err(|error| Error::invalid("newSchemaDefinition", error.to_string()))?;
@@ -80,11 +80,13 @@ pub async fn prove(
             format!("is the definition of {}", new.name),
         ));
     }
+    // What was sent is no more; clusters may take their time.
+    drop(turn);
     // Before anything is read: who looks at other people's objects is known, whatever comes of it.
     record(fleet, ask, &row.id.to_string(), name, &clusters).await?;
-    let new = &new;
+    let (new, until) = (&new, ask.begun + fleet.prove_within);
     let mut proofs: Vec<api::ClusterProof> = stream::iter(clusters)
-        .map(|cluster| async move { on_cluster(fleet, &cluster, new).await })
+        .map(|cluster| async move { on_cluster(fleet, &cluster, new, until).await })
         .buffered(AT_ONCE)
         .collect()
         .await;
@@ -125,7 +127,8 @@ fn is_harmless(proof: &api::ClusterProof) -> bool {
         && proof.rejected + proof.rejected_when_changed + proof.pruned == 0
 }
 
-async fn on_cluster(fleet: &Fleet, cluster: &ClusterRow, new: &Crd) -> api::ClusterProof {
+/// What is not known of it by then is told as its error: others may be done, and their answers are not to be lost.
+async fn on_cluster(fleet: &Fleet, cluster: &ClusterRow, new: &Crd, until: Instant) -> api::ClusterProof {
     let mut answer = api::ClusterProof {
         cluster_name: cluster.name.clone(),
         kubernetes_version: cluster.kubernetes_version.clone(),
@@ -143,7 +146,13 @@ async fn on_cluster(fleet: &Fleet, cluster: &ClusterRow, new: &Crd) -> api::Clus
             Some("the cluster is disabled and was not asked; enable it, or leave it out".to_owned());
         return answer;
     }
-    let looked = tokio::time::timeout(PATIENCE, look(fleet, cluster, new)).await;
+    let now = Instant::now();
+    if now >= until {
+        answer.error =
+            Some("the time was over before it was asked; prove it again, with fewer clusters".to_owned());
+        return answer;
+    }
+    let looked = tokio::time::timeout_at(until.min(now + PATIENCE), look(fleet, cluster, new)).await;
     match looked.unwrap_or_else(|_| Err("it took too long; prove fewer clusters at once".to_owned())) {
         Ok(None) => {}
         Ok(Some(Err(note))) => {

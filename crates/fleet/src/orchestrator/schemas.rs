@@ -21,7 +21,7 @@ use crate::{
     Error,
     error::is_outage,
     infrastructure::{
-        charts::Definitions,
+        charts::{ChartError, Definitions, Packed},
         http::Credentials,
         store::{
             crd_schemas,
@@ -32,6 +32,9 @@ use crate::{
     },
 };
 
+/// Begun so often and never finished, a chart is given up.
+const MAX_ATTEMPTS: i32 = 3;
+
 /// Finds the definitions in a chart and keeps them. What is wrong with the chart is noted with its version; what is
 /// wrong with the way to it is an error, and tried again.
 pub async fn discover(
@@ -41,16 +44,14 @@ pub async fn discover(
     version: &VersionRow,
     credentials: Option<&Credentials>,
 ) -> Result<(), Error> {
-    let found = fleet
+    let fetched = fleet
         .charts
-        .definitions(
-            repository,
-            &operator.chart_name,
-            version,
-            &operator.default_values,
-            credentials,
-        )
+        .fetch(repository, &operator.chart_name, version, credentials)
         .await;
+    let found = match fetched {
+        Ok(packed) => read(fleet, operator, version, packed).await?,
+        Err(error) => Err(error),
+    };
     let found = match found {
         Ok(found) => Ok(found),
         Err(error) if error.is_passing() => {
@@ -75,6 +76,24 @@ pub async fn discover(
         }
         kept => kept,
     }
+}
+
+/// Reads a chart, unless that was begun and not finished too often: one that ends the server must not do so for ever. An end
+/// in order in the middle of it counts too, and hardly ever comes three times in a row.
+async fn read(
+    fleet: &Fleet,
+    operator: &OperatorRow,
+    version: &VersionRow,
+    packed: Packed,
+) -> Result<Result<Definitions, ChartError>, Error> {
+    // Before it counts as begun: what another chart does to the server is not this one's fault.
+    let _turn = fleet.charts.turn().await;
+    if !operators::begin_reading(&fleet.pool, operator.id, &version.version, MAX_ATTEMPTS).await? {
+        return Ok(Err(ChartError::Unfinished(MAX_ATTEMPTS)));
+    }
+    let found = fleet.charts.definitions(packed, &operator.default_values).await;
+    operators::end_reading(&fleet.pool, operator.id, &version.version).await?;
+    Ok(found)
 }
 
 /// Whether the same may work in a while.

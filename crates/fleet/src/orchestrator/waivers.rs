@@ -15,7 +15,7 @@ use super::{
 use crate::{
     Error,
     infrastructure::store::{
-        crds as crd_store, time,
+        Window, crds as crd_store, time,
         waivers::{self as store, WaiverRow},
     },
 };
@@ -45,14 +45,15 @@ pub async fn of(connection: &mut PgConnection, crd: Uuid) -> Result<Vec<Waiver>,
     Ok(rows.into_iter().filter_map(waiver).collect())
 }
 
-pub async fn list(fleet: &Fleet, name: &str) -> Result<api::Waivers, Error> {
+pub async fn list(fleet: &Fleet, name: &str, window: Window) -> Result<api::Waivers, Error> {
     let mut connection = fleet.pool.acquire().await?;
     let crd = crd_store::get(&mut connection, name)
         .await?
         .ok_or_else(|| missing(name))?;
-    let rows = store::of(&mut connection, crd.id).await?;
+    let (rows, total) = store::list(&mut connection, crd.id, window).await?;
     let today = today(fleet);
     Ok(api::Waivers {
+        page: api::Page::new(total, window.limit, window.offset, rows.len()),
         waivers: rows.into_iter().filter_map(|row| wire(row, today)).collect(),
     })
 }

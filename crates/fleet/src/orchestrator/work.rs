@@ -32,6 +32,8 @@ pub struct Ask {
     pub digest: [u8; 32],
     /// `If-Match`.
     pub if_match: Option<String>,
+    /// When it came.
+    pub begun: tokio::time::Instant,
 }
 
 /// What is answered.

@@ -4,7 +4,7 @@ use super::support::{
     Running,
     charts::Repository,
     definition,
-    kube::{FLOOD, StandIn},
+    kube::{FLOOD, HANG, StandIn},
     pool,
 };
 use gantry_fleet_domain::access::Role;
@@ -237,6 +237,96 @@ async fn a_definition_is_deprecated_and_has_a_guide() {
     running.server.stop().await;
 }
 
+/// Six megabytes of these would be a gigabyte in memory.
+#[tokio::test]
+async fn bodies_with_too_much_in_them_are_refused() {
+    let running = Running::start().await;
+    let admin = &running.admin;
+    admin
+        .post("/crds", &registration("1.0.0", json!({})))
+        .await
+        .expect(201);
+    let validate = format!("/crds/{NAME}/validate");
+    let wide = |objects: usize| json!({"type": "object", "x": vec![json!({"": 0}); objects]});
+    let body = |objects: usize| json!({"newSchemaDefinition": wide(objects)});
+    let viewer = running.role(Role::Viewer);
+    for (path, body) in [
+        (validate.as_str(), body(200_000)),
+        (
+            "/crds",
+            json!({"schemaDefinition": wide(200_000), "operatorVersion": "2.0.0"}),
+        ),
+        ("/operators", json!({"name": "x", "defaultValues": wide(20_000)})),
+    ] {
+        let asker = if path == validate { &viewer } else { admin };
+        let got = asker.post(path, &body).await.refused(413, "PAYLOAD_TOO_LARGE");
+        assert!(got.text.contains("values and names"), "{}", got.text);
+    }
+    // As text too, and where a body is large enough for more: a kubeconfig is not.
+    let text = json!({"newSchemaDefinition": wide(200_000).to_string()});
+    viewer
+        .post(&validate, &text)
+        .await
+        .refused(400, "VALIDATION_ERROR");
+    let mut cluster = json!({"name": "c", "environment": "Dev"});
+    cluster["kubeconfig"] = wide(10_000);
+    let got = admin.post("/clusters", &cluster).await;
+    let got = got.refused(400, "INVALID_KUBECONFIG");
+    assert!(
+        got.text.contains("more in it than a kubeconfig should"),
+        "{}",
+        got.text
+    );
+    // All of them are answered, whoever waits for whom.
+    let small = body(1000);
+    let many = (0..8).map(|_| viewer.post(&validate, &small));
+    for got in futures::future::join_all(many).await {
+        got.expect(200);
+    }
+    running.server.stop().await;
+}
+
+#[tokio::test]
+async fn what_is_proven_of_some_clusters_is_not_lost_over_others() {
+    let running = Running::with(|settings| settings.prove_within = std::time::Duration::from_secs(8)).await;
+    let admin = &running.admin;
+    let (good, bad) = (StandIn::start().await, StandIn::start().await);
+    let mut asked = vec!["good".to_owned()];
+    admin
+        .post("/clusters", &good.registration("good", "t"))
+        .await
+        .expect(201);
+    for number in 0..6 {
+        let name = format!("hung-{number}");
+        *bad.identity.lock().unwrap() = name.clone();
+        admin
+            .post("/clusters", &bad.registration(&name, "t"))
+            .await
+            .expect(201);
+        asked.push(name);
+    }
+    admin
+        .post("/crds", &registration("1.0.0", json!({})))
+        .await
+        .expect(201);
+    bad.mood(HANG);
+    let got = admin
+        .post(&format!("/crds/{NAME}/prove"), &json!({"clusters": asked}))
+        .await
+        .expect(200);
+    let clusters = got.body["clusters"].as_array().unwrap();
+    assert_eq!(clusters.len(), 7);
+    for cluster in clusters {
+        let error = cluster["error"].as_str().unwrap_or_default();
+        match cluster["clusterName"].as_str().unwrap() {
+            "good" => assert_eq!(error, "", "{cluster}"),
+            _ => assert!(error.contains("fewer clusters"), "{cluster}"),
+        }
+    }
+    assert_eq!(got.body["hurtsNobody"], false, "{}", got.text);
+    running.server.stop().await;
+}
+
 #[tokio::test]
 async fn things_that_are_no_definitions_are_refused() {
     let running = Running::start().await;
@@ -356,13 +446,18 @@ async fn a_finding_is_waived_alone_and_for_a_time() {
         .await
         .unwrap();
     assert_eq!(newest().await["approvalStatus"], "Pending");
+    let listed = admin.get(path).await.expect(200).body;
     assert_eq!(
-        admin.get(path).await.expect(200).body["waivers"]
-            .as_array()
-            .unwrap()
-            .len(),
-        2
+        (listed["waivers"].as_array().unwrap().len(), &listed["total"]),
+        (2, &json!(2))
     );
+    for (page, print) in [("?limit=1", &prints[0]), ("?limit=1&offset=1", &prints[1])] {
+        let page = admin.get(&format!("{path}{page}")).await.expect(200).body;
+        let waivers = page["waivers"].as_array().unwrap();
+        assert_eq!((waivers.len(), &page["total"]), (1, &json!(2)), "{page}");
+        assert_eq!(waivers[0]["fingerprint"], *print, "{page}");
+        assert_eq!(page["hasMore"], *print == prints[0], "{page}");
+    }
     admin.delete(&format!("{path}/{}", prints[1])).await.expect(204);
     admin
         .delete(&format!("{path}/{}", prints[1]))

@@ -7,7 +7,7 @@ use jiff::SignedDuration;
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use super::support::{Asker, Running, charts::Repository, definition, until};
+use super::support::{Asker, Running, charts::Repository, definition, pool, until};
 
 fn registration(repository: &Repository) -> Value {
     json!({"name": "widget", "namespace": "ops", "chartRepository": repository.url, "chartName": "widget"})
@@ -69,6 +69,41 @@ async fn a_chart_that_could_not_be_read_is_tried_again_once_in_an_interval() {
     assert_eq!(audit.body["total"], 1);
     repository.put("charts/widget-1.0.0.tgz", archive);
     version_is(admin, "Discovered", "").await;
+    running.server.stop().await;
+}
+
+#[tokio::test]
+async fn a_chart_that_ends_the_server_each_time_is_given_up_until_a_person_asks() {
+    let (running, repository) = (Running::start().await, Repository::start().await);
+    let admin = &running.admin;
+    repository.chart("widget", "1.0.0", &[crd("widgets.example.com", json!({}))]);
+    let archive = repository.remove("charts/widget-1.0.0.tgz");
+    admin
+        .post("/operators", &registration(&repository))
+        .await
+        .expect(201);
+    version_is(admin, "Failed", "404").await;
+    repository.put("charts/widget-1.0.0.tgz", archive);
+    // As it is after the third end.
+    let pool = pool(&running.database_url).await;
+    for statement in [
+        "update operator_versions set attempts = 3, discovery = 'Pending'",
+        "update operators set refresh_at = now()",
+    ] {
+        sqlx::query(statement).execute(&pool).await.unwrap();
+    }
+    version_is(admin, "Failed", "the server ended 3 times").await;
+    admin
+        .ask("post", "/operators/widget/refresh", None, &[])
+        .await
+        .expect(200);
+    let version = version_is(admin, "Discovered", "").await;
+    assert_eq!(version["crdNames"], json!(["widgets.example.com"]));
+    let attempts: i32 = sqlx::query_scalar("select attempts from operator_versions")
+        .fetch_one(&pool)
+        .await
+        .unwrap();
+    assert_eq!(attempts, 0, "what was finished does not count");
     running.server.stop().await;
 }
 

@@ -45,5 +45,19 @@ async fn every_example_of_the_guide_works() {
         assert!(done.status.success(), "{block}\n{said}");
         assert!(said.contains('{'), "{block}\n{said}");
     }
+    // And they did what they are there for.
+    for action in [
+        "operator.registered",
+        "operator.changed",
+        "cluster.registered",
+        "crd.registered",
+        "crd.rejected",
+        "crd.proof-asked",
+        "crd.finding-waived",
+        "user.created",
+    ] {
+        let audit = running.admin.get(&format!("/audit?action={action}")).await;
+        assert_ne!(audit.expect(200).body["total"], 0, "{action}");
+    }
     running.server.stop().await;
 }

@@ -15,9 +15,10 @@ use axum::{
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use gantry_fleet::infrastructure::{
     keys::{Keys, LocalKeys},
-    vault::{Vault, VaultToken},
+    vault::{Vault, VaultError, VaultToken},
 };
 use gantry_fleet_domain::access::Role;
+use rstest::rstest;
 use serde_json::{Value, json};
 
 #[derive(Clone, Default)]
@@ -95,6 +96,36 @@ async fn transit(
         }
         _ => Err(StatusCode::NOT_FOUND),
     }
+}
+
+#[rstest]
+#[case("https://vault.example.com:8200", true)]
+#[case("http://localhost:8200", true)]
+#[case("http://vault.example.com:8200", false)]
+#[case("http://10.0.0.1:8200", false)]
+fn vault_is_asked_where_nobody_reads_along(#[case] address: &str, #[case] is_taken: bool) {
+    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+    let made = Vault::new(address, "transit", "fleet", VaultToken::Text("t".to_owned()));
+    assert_eq!(made.is_ok(), is_taken);
+    if let Err(error) = made {
+        assert!(error.to_string().contains("https"), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn what_vault_answers_is_bounded() {
+    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+    let answer = async || {
+        let ciphertext = format!("vault:v1:{}", "x".repeat(2 << 20));
+        Json(json!({"data": {"ciphertext": ciphertext}}))
+    };
+    let router = Router::new().route("/v1/transit/encrypt/fleet", post(answer));
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = format!("http://{}", listener.local_addr().unwrap());
+    tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
+    let vault = Vault::new(&address, "transit", "fleet", VaultToken::Text("t".to_owned())).unwrap();
+    let refused = vault.encrypt("context", b"text").await.unwrap_err();
+    assert!(matches!(refused, VaultError::Body(_)), "{refused}");
 }
 
 #[tokio::test]

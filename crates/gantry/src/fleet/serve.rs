@@ -6,16 +6,17 @@ use anyhow::{Context as _, bail};
 use clap::Args;
 use gantry_fleet::{
     infrastructure::{
+        http,
         keys::LocalKeys,
         tokens::{self, KeySource},
     },
-    settings::{Limits, Rates, Retention, Settings, TlsFiles},
+    settings::{Limits, PROVE_WITHIN, Rates, Retention, Settings, TlsFiles},
 };
 use gantry_fleet_domain::{kubeconfig::Allow, origin::Network};
 use gantry_kit::telemetry;
 use gantry_ledger::Signer;
 use jiff::SignedDuration;
-use url::{Host, Url};
+use url::Url;
 
 use super::{
     sealing::{self, Sealing},
@@ -244,6 +245,7 @@ pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
         },
         health_interval: SignedDuration::from_secs(arguments.health_seconds),
         refresh_interval: SignedDuration::from_mins(arguments.refresh_minutes),
+        prove_within: PROVE_WITHIN,
         deployer_role: arguments.deployer_role.clone(),
         clock: std::sync::Arc::new(jiff::Timestamp::now),
         retention: Retention {
@@ -305,20 +307,13 @@ fn token_keys(arguments: &Arguments) -> anyhow::Result<(Vec<KeySource>, Option<P
 
 /// Whoever can change the answer on its way can sign tokens.
 fn check_key_set(url: &Url) -> anyhow::Result<()> {
-    let is_here = match url.host() {
-        Some(Host::Domain(name)) => name == "localhost",
-        Some(Host::Ipv4(address)) => address.is_loopback(),
-        Some(Host::Ipv6(address)) => address.is_loopback(),
-        None => false,
-    };
-    match url.scheme() {
-        "https" => Ok(()),
-        "http" if is_here => Ok(()),
-        _ => bail!(
-            "--jwks-url {url}: a key set has to come over https, or anybody on the way could put keys of their own into it; \
-             plain http is only for this machine itself"
-        ),
+    if http::is_private(url) {
+        return Ok(());
     }
+    bail!(
+        "--jwks-url {url}: a key set has to come over https, or anybody on the way could put keys of their own into it; \
+         plain http is only for this machine itself"
+    )
 }
 
 fn audit_key(arguments: &Arguments) -> anyhow::Result<Option<String>> {

@@ -30,31 +30,38 @@ pub fn is_archive(name: &str) -> bool {
 
 /// The files of a packed chart and of the charts inside it.
 pub fn read(bytes: &[u8]) -> Result<Vec<File>, ChartError> {
+    let mut files = Vec::new();
+    visit(bytes, &mut |file| files.push(file))?;
+    Ok(files)
+}
+
+/// The same, one at a time: all of them together may be large.
+pub fn visit(bytes: &[u8], each: &mut dyn FnMut(File)) -> Result<(), ChartError> {
     let mut reader = Reader {
         left: MAX_UNPACKED,
         entries: 0,
-        files: Vec::new(),
+        each,
         has_chart: false,
     };
     reader.archive("", bytes, MAX_NESTED)?;
     if !reader.has_chart {
         return Err(bad("it has no Chart.yaml"));
     }
-    Ok(reader.files)
+    Ok(())
 }
 
 fn bad(why: &str) -> ChartError {
     ChartError::Archive(why.to_owned())
 }
 
-struct Reader {
+struct Reader<'e> {
     left: u64,
     entries: usize,
-    files: Vec<File>,
+    each: &'e mut dyn FnMut(File),
     has_chart: bool,
 }
 
-impl Reader {
+impl Reader<'_> {
     fn archive(&mut self, within: &str, bytes: &[u8], depth: usize) -> Result<(), ChartError> {
         if depth == 0 {
             return Err(bad("it has charts nested too deeply"));
@@ -98,7 +105,11 @@ impl Reader {
             match part {
                 Part::Chart => self.has_chart = true,
                 Part::Packed => self.archive(&format!("{path}:"), &content, depth - 1)?,
-                Part::Plain | Part::Template | Part::Other => self.files.extend(part.holds(path, content)),
+                Part::Plain | Part::Template | Part::Other => {
+                    if let Some(file) = part.holds(path, content) {
+                        (self.each)(file);
+                    }
+                }
             }
         }
         Ok(())

@@ -70,12 +70,16 @@ pub fn approximate(file: &File, bounds: Bounds) -> (Vec<Value>, Vec<String>) {
     let mut documents = Vec::new();
     let mut notes = Vec::new();
     let text = String::from_utf8_lossy(&file.bytes);
+    let mut left = bounds;
     for part in split(&text) {
         if !part.contains("CustomResourceDefinition") {
             continue;
         }
-        match parse(&without_actions(&part), bounds) {
-            Ok(read) => documents.extend(read),
+        match parse(&without_actions(&part), left) {
+            Ok(read) => {
+                left.spend(&read);
+                documents.extend(read);
+            }
             Err(_) => notes.push(format!(
                 "a definition in {} depends on chart values and was not compared; render the chart with `helm template` and compare the output",
                 file.path

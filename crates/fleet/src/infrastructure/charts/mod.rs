@@ -13,7 +13,7 @@ use gantry_fleet_domain::{crd_diff::is_definition, operator::Repository};
 use jiff::Timestamp;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::{
     http::{self, Credentials, HttpError},
@@ -38,6 +38,10 @@ pub enum ChartError {
     Archive(String),
     #[error("the chart is not the one that the repository announced: its digest differs")]
     Digest,
+    #[error(
+        "the server ended {0} times while the chart was read, so it is not read again unless somebody asks for a refresh"
+    )]
+    Unfinished(i32),
     #[error("helm could not render the chart: {0}")]
     Helm(String),
     #[error("helm could not be run: {0}")]
@@ -96,6 +100,12 @@ impl Definitions {
     }
 }
 
+/// A chart as its repository has it.
+pub struct Packed {
+    archive: Vec<u8>,
+    digest: Option<String>,
+}
+
 pub struct Charts {
     http: reqwest::Client,
     helm: Option<PathBuf>,
@@ -149,18 +159,14 @@ impl Charts {
         }
     }
 
+    /// Held while a chart is read: packed and unpacked it takes memory here as well.
+    pub async fn turn(&self) -> Option<SemaphorePermit<'_>> {
+        self.turns.acquire().await.ok()
+    }
+
     /// The definitions of one version: from `crds/` and plain templates as they are, from other templates by Helm.
-    pub async fn definitions(
-        &self,
-        repository: &Repository,
-        chart: &str,
-        version: &VersionRow,
-        values: &Value,
-        credentials: Option<&Credentials>,
-    ) -> Result<Definitions, ChartError> {
-        let (archive, digest) = self.fetch(repository, chart, version, credentials).await?;
-        // Held until it is read: packed and unpacked it takes memory here as well.
-        let _turn = self.turns.acquire().await;
+    pub async fn definitions(&self, packed: Packed, values: &Value) -> Result<Definitions, ChartError> {
+        let Packed { archive, digest } = packed;
         // Away from those who answer requests: a chart may be large, and may be made to be slow.
         let packed = archive.clone();
         let with_helm = self.helm.is_some();
@@ -186,13 +192,14 @@ impl Charts {
         Ok(found)
     }
 
-    async fn fetch(
+    /// The chart of one version.
+    pub async fn fetch(
         &self,
         repository: &Repository,
         chart: &str,
         version: &VersionRow,
         credentials: Option<&Credentials>,
-    ) -> Result<(Vec<u8>, Option<String>), ChartError> {
+    ) -> Result<Packed, ChartError> {
         let bytes = match repository {
             Repository::Http(base) => {
                 let url = index::resolve(base, &version.location)?;
@@ -203,7 +210,11 @@ impl Charts {
             Repository::Oci(base) => {
                 let tag = &version.location;
                 let fetched = oci::fetch(&self.http, base, chart, tag, credentials, MAX_ARCHIVE).await;
-                return fetched.map(|(bytes, digest)| (bytes, Some(digest)));
+                let packed = |(archive, digest)| Packed {
+                    archive,
+                    digest: Some(digest),
+                };
+                return fetched.map(packed);
             }
         };
         // Some repositories announce a digest with its algorithm, some without, some none.
@@ -216,7 +227,10 @@ impl Charts {
         {
             return Err(ChartError::Digest);
         }
-        Ok((bytes, None))
+        Ok(Packed {
+            archive: bytes,
+            digest: None,
+        })
     }
 }
 
@@ -224,26 +238,30 @@ impl Charts {
 fn plain(packed: &[u8], with_helm: bool) -> Result<(Definitions, bool), ChartError> {
     let mut found = Definitions::default();
     let mut templated = false;
-    let files = archive::read(packed)?;
-    for file in files.into_iter().filter(documents::may_define) {
+    // All files share them: each may be small, and have many brothers.
+    let mut left = yaml::CHART;
+    archive::visit(packed, &mut |file| {
+        if !documents::may_define(&file) {
+            return;
+        }
+        let mut definitions = Vec::new();
         if documents::is_templated(&file) {
             templated = true;
             if !with_helm {
-                let (documents, notes) = documents::approximate(&file, yaml::CHART);
-                found
-                    .definitions
-                    .extend(documents.into_iter().filter(is_definition));
+                let (documents, notes) = documents::approximate(&file, left);
+                definitions = documents;
                 found.notes.extend(notes);
             }
-            continue;
+        } else {
+            match documents::read(&file, left) {
+                Ok(documents) => definitions = documents,
+                Err(why) => found.notes.push(format!("{} {why}", file.path)),
+            }
         }
-        match documents::read(&file, yaml::CHART) {
-            Ok(documents) => found
-                .definitions
-                .extend(documents.into_iter().filter(is_definition)),
-            Err(why) => found.notes.push(format!("{} {why}", file.path)),
-        }
-    }
+        definitions.retain(is_definition);
+        left.spend(&definitions);
+        found.definitions.extend(definitions);
+    })?;
     if templated && !with_helm {
         found.notes.push(
             "definitions in templates were read as far as they do not depend on values: no helm is installed here"
@@ -261,7 +279,37 @@ pub fn sha256(bytes: &[u8]) -> String {
 mod tests {
     use serde_json::json;
 
-    use super::*;
+    use super::{archive::tests::packed, *};
+
+    /// Small while it is packed, and a hundred times as much in memory as it is unpacked.
+    #[test]
+    fn what_a_chart_unfolds_to_is_bounded_over_all_of_its_files() {
+        let file = |name: &str, objects: usize| {
+            let objects = vec!["{\"\":0}"; objects].join(",");
+            format!(
+                r#"{{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition","metadata":{{"name":"{name}"}},"x":[{objects}]}}"#
+            )
+            .into_bytes()
+        };
+        let kept = |files: &[(&str, &[u8])]| {
+            let chart = [&[("x/Chart.yaml", &b"name: x"[..])], files].concat();
+            let (found, _) = plain(&packed(&chart), false).unwrap();
+            (found.definitions.len(), found.notes)
+        };
+        let (wide, half) = (file("wide", 1_000_000), file("half", 150_000));
+        let (number, notes) = kept(&[("x/crds/wide.json", &wide), ("x/crds/half.json", &half)]);
+        assert_eq!(number, 1, "the other file is read");
+        assert!(
+            notes.len() == 1 && notes[0].starts_with("x/crds/wide.json is"),
+            "{notes:?}"
+        );
+        let (number, notes) = kept(&[
+            ("x/crds/a.json", &half),
+            ("x/crds/b.json", &half),
+            ("x/crds/c.json", &half),
+        ]);
+        assert_eq!((number, notes.len()), (2, 1), "{notes:?}");
+    }
 
     fn definitions(name: &str) -> Vec<Value> {
         vec![json!({

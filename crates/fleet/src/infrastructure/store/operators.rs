@@ -305,7 +305,9 @@ pub async fn set_versions(
                  changelog_url = excluded.changelog_url,
                  digest = case when $12 then operator_versions.digest else excluded.digest end,
                  discovery = case when not $12 and operator_versions.digest is distinct from excluded.digest
-                     then 'Pending' else operator_versions.discovery end",
+                     then 'Pending' else operator_versions.discovery end,
+                 attempts = case when not $12 and operator_versions.digest is distinct from excluded.digest
+                     then 0 else operator_versions.attempts end",
         )
         .bind(operator)
         .bind(&version.version)
@@ -361,7 +363,7 @@ pub async fn republished(
     note: &str,
 ) -> Result<bool, sqlx::Error> {
     let done = sqlx::query(
-        "update operator_versions v set discovery = 'Pending', digest = found.digest, discovery_message = $4
+        "update operator_versions v set discovery = 'Pending', digest = found.digest, discovery_message = $4, attempts = 0
          from unnest($2::text[], $3::text[]) as found (version, digest)
          where v.operator_id = $1 and v.version = found.version and found.digest is not null
            and v.digest is distinct from found.digest",
@@ -385,6 +387,43 @@ pub async fn read_again(connection: &mut PgConnection, operator: Uuid, all: bool
     .execute(connection)
     .await
     .map(drop)
+}
+
+/// Whether the chart of a version may be read: not where that was begun so often, and never finished. It counts as begun now.
+pub async fn begin_reading(
+    pool: &PgPool,
+    operator: Uuid,
+    version: &str,
+    most: i32,
+) -> Result<bool, sqlx::Error> {
+    let done = sqlx::query(
+        "update operator_versions set attempts = attempts + 1 where operator_id = $1 and version = $2 and attempts < $3",
+    )
+    .bind(operator)
+    .bind(version)
+    .bind(most)
+    .execute(pool)
+    .await?;
+    Ok(done.rows_affected() == 1)
+}
+
+/// It was read, whatever came of it.
+pub async fn end_reading(pool: &PgPool, operator: Uuid, version: &str) -> Result<(), sqlx::Error> {
+    sqlx::query("update operator_versions set attempts = 0 where operator_id = $1 and version = $2")
+        .bind(operator)
+        .bind(version)
+        .execute(pool)
+        .await
+        .map(drop)
+}
+
+/// Somebody wants charts to be read that were given up.
+pub async fn forget_attempts(connection: &mut PgConnection, operator: Uuid) -> Result<(), sqlx::Error> {
+    sqlx::query("update operator_versions set attempts = 0 where operator_id = $1 and attempts > 0")
+        .bind(operator)
+        .execute(connection)
+        .await
+        .map(drop)
 }
 
 /// The next visit is at once. One that is under way loses its claim, so that its end does not put this one off.

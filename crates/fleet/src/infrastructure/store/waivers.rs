@@ -3,7 +3,7 @@
 use sqlx::{FromRow, PgConnection};
 use uuid::Uuid;
 
-use super::Time;
+use super::{Time, Window};
 
 #[derive(Clone, Debug, FromRow)]
 pub struct WaiverRow {
@@ -27,6 +27,29 @@ pub async fn of(connection: &mut PgConnection, crd: Uuid) -> Result<Vec<WaiverRo
     .bind(crd)
     .fetch_all(connection)
     .await
+}
+
+/// Some of them, in the order in which they were given, and how many there are.
+pub async fn list(
+    connection: &mut PgConnection,
+    crd: Uuid,
+    window: Window,
+) -> Result<(Vec<WaiverRow>, u64), sqlx::Error> {
+    let rows = sqlx::query_as(
+        "select w.fingerprint, p.subject as approver, w.reason, w.expires::text as expires, w.created_at
+         from crd_waivers w left join people p on p.id = w.person
+         where w.crd_id = $1 order by w.created_at, w.fingerprint limit $2 offset $3",
+    )
+    .bind(crd)
+    .bind(window.limit())
+    .bind(window.offset())
+    .fetch_all(&mut *connection)
+    .await?;
+    let total: i64 = sqlx::query_scalar("select count(*) from crd_waivers where crd_id = $1")
+        .bind(crd)
+        .fetch_one(connection)
+        .await?;
+    Ok((rows, total as u64))
 }
 
 pub async fn put(

@@ -17,7 +17,7 @@ use gantry_fleet::{
         private_postgres::PrivatePostgres,
         tokens::{AUDIENCE, Grant, ISSUER, Issuer, KeySource},
     },
-    settings::{Limits, Rates, Retention, Settings},
+    settings::{Limits, PROVE_WITHIN, Rates, Retention, Settings},
 };
 use gantry_fleet_domain::{access::Role, cluster::Environment, kubeconfig::Allow};
 use jiff::{SignedDuration, Timestamp};
@@ -156,6 +156,7 @@ pub fn settings(database_url: &str, folder: &Path) -> Settings {
         },
         health_interval: SignedDuration::from_secs(60),
         refresh_interval: SignedDuration::from_hours(1),
+        prove_within: PROVE_WITHIN,
         retention: Retention::default(),
         deployer_role: "cluster-admin".to_owned(),
         clock: std::sync::Arc::new(Timestamp::now),
