@@ -159,7 +159,7 @@ async fn a_package_is_installed_by_its_pod_and_its_tools_answer() -> anyhow::Res
     )
     .await?;
     assert!(answer.contains("Europe/Vienna"), "{answer}");
-    // One that speaks HTTP by itself. It gets what the index says of itself, since there is no Internet.
+    // One that speaks HTTP by itself, and keeps sessions.
     let arguments = [
         "--transport",
         "streamable-http",
@@ -175,9 +175,14 @@ async fn a_package_is_installed_by_its_pod_and_its_tools_answer() -> anyhow::Res
     )
     .await?;
     let object = until(&cluster, "search", |object| !tools(object).is_empty()).await?;
-    assert_eq!(tools(&object), ["fetch_content", "search"]);
+    let found = tools(&object);
+    assert!(
+        found.contains(&"search") && found.contains(&"fetch_content"),
+        "{found:?}"
+    );
+    // There is no Internet, and it may not look at private addresses: either way it says so.
     let answer = call(&cluster, "search", "fetch_content", json!({"url": index.url})).await?;
-    assert!(answer.contains("mcp-server-time"), "{answer}");
+    assert!(answer.contains("\"content\""), "{answer}");
     cluster.done().await
 }
 
