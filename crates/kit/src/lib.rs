@@ -23,6 +23,7 @@ pub mod leader;
 pub mod manager;
 pub mod metrics;
 pub mod names;
+mod optional;
 pub mod pods;
 pub mod probe;
 pub mod project;
