@@ -16,12 +16,13 @@ import packages
 from devlib import REPO, Failure, cache_dir, locked, say
 
 PYTHON = "/usr/bin/python3"  # Debian's, which is also the Python in the images
-BRIDGE = "mcp-proxy"
+SETTINGS = REPO / "crates/operator/src/settings.rs"
 
 
 def sets_of_examples() -> list[str]:
     """What the pods of examples/ install: their packages, and the bridge for those that speak stdio. The bridge is
     installed apart from the package, so it is resolved apart as well."""
+    bridge = re.search(r'bridge_package: "([^"]+)"', SETTINGS.read_text())[1]
     found = set()
     for file in sorted((REPO / "examples").glob("*.yaml")):
         for document in re.split(r"^---", file.read_text(), flags=re.M):
@@ -29,7 +30,7 @@ def sets_of_examples() -> list[str]:
             if package and not re.search(r"^\s*type:\s*node-runtime", document, re.M):
                 found.add(package[1])
                 if re.search(r"^\s+transport:\s*stdio", document, re.M):
-                    found.add(BRIDGE)
+                    found.add(bridge)
     return sorted(found)
 
 

@@ -169,4 +169,29 @@ mod tests {
         // Made: the password of a cache, once.
         assert_eq!(secrets[0].verbs, ["create", "get", "list", "watch"]);
     }
+
+    #[test]
+    fn security_md_names_all_that_may_be_touched() {
+        let told = include_str!("../../../SECURITY.md").to_lowercase();
+        let rules = [
+            namespaced(),
+            cluster(),
+            changes_endpoint(),
+            whole_cluster(),
+            own_namespace(),
+            crate::metrics_api::rules(),
+        ];
+        for rule in rules.concat() {
+            // Our own kinds have a row together.
+            let groups = rule.api_groups.unwrap_or_default();
+            let is_ours = groups.iter().any(|group| group.ends_with("kaos.tools") || group.ends_with("ayaka.io"));
+            for resource in rule.resources.unwrap_or_default() {
+                let resource = resource.split('/').next().unwrap_or_default();
+                assert!(
+                    is_ours || resource == "peninaomegaclusters" || told.contains(resource),
+                    "{resource} of {groups:?}"
+                );
+            }
+        }
+    }
 }

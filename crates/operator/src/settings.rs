@@ -74,7 +74,7 @@ impl Default for Settings {
             node_image: "docker.io/library/node:22-slim".to_owned(),
             redis_image: "docker.io/library/redis:7-alpine".to_owned(),
             git_image: "docker.io/alpine/git:2.49.1".to_owned(),
-            bridge_package: "mcp-proxy".to_owned(),
+            bridge_package: "mcp-proxy==0.13.0".to_owned(),
             package_index: String::new(),
             image_pull_secrets: Vec::new(),
             log_level: "INFO".to_owned(),

@@ -58,6 +58,14 @@ fn has_reason(object: &DynamicObject, reason: &str) -> bool {
     condition(object, "Ready").is_some_and(|ready| ready["reason"] == reason)
 }
 
+/// The spec of an example, with packages from that index.
+fn of_example(transport: &str, index: &Index) -> anyhow::Result<Value> {
+    let file = format!("../../examples/mcpserver-package-{transport}.yaml");
+    let mut object: Value = serde_saphyr::from_str(&std::fs::read_to_string(file)?)?;
+    object["spec"]["config"]["indexUrl"] = json!(index.url);
+    Ok(object["spec"].take())
+}
+
 /// A package index for pods, with real wheels.
 struct Index {
     _server: Child,
@@ -65,11 +73,9 @@ struct Index {
 }
 
 async fn index(cluster: &Cluster) -> anyhow::Result<Index> {
+    // What the examples need, in the versions that they name.
     let script = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../dev/index");
-    let fetched = Command::new(&script)
-        .args(["fetch", "mcp-server-time", "mcp-proxy", "duckduckgo-mcp-server"])
-        .output()
-        .await?;
+    let fetched = Command::new(&script).arg("fetch").output().await?;
     ensure!(
         fetched.status.success(),
         "{}",
@@ -142,12 +148,7 @@ async fn a_package_is_installed_by_its_pod_and_its_tools_answer() -> anyhow::Res
     let cluster = Cluster::real().await?;
     let _operator = start(&cluster).await?;
     let index = index(&cluster).await?;
-    make(
-        &cluster,
-        "time",
-        json!({"config": {"mcp": "mcp-server-time", "transport": "stdio", "indexUrl": index.url}}),
-    )
-    .await?;
+    make(&cluster, "time", of_example("stdio", &index)?).await?;
     let object = until(&cluster, "time", |object| !tools(object).is_empty()).await?;
     assert_eq!(tools(&object), ["convert_time", "get_current_time"]);
     assert_eq!(object.data["status"]["phase"], "Ready");
@@ -160,20 +161,7 @@ async fn a_package_is_installed_by_its_pod_and_its_tools_answer() -> anyhow::Res
     .await?;
     assert!(answer.contains("Europe/Vienna"), "{answer}");
     // One that speaks HTTP by itself, and keeps sessions.
-    let arguments = [
-        "--transport",
-        "streamable-http",
-        "--host",
-        "0.0.0.0",
-        "--port",
-        "8000",
-    ];
-    make(
-        &cluster,
-        "search",
-        json!({"config": {"mcp": "duckduckgo-mcp-server", "args": arguments, "indexUrl": index.url}}),
-    )
-    .await?;
+    make(&cluster, "search", of_example("http", &index)?).await?;
     let object = until(&cluster, "search", |object| !tools(object).is_empty()).await?;
     let found = tools(&object);
     assert!(
