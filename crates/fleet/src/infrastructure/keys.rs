@@ -37,6 +37,16 @@ pub enum KeyError {
     Vault(#[from] super::vault::VaultError),
 }
 
+impl KeyError {
+    /// Whether it says nothing of what is sealed: Vault is away, or another replica has a new key and this one not yet.
+    pub fn is_passing(&self) -> bool {
+        match self {
+            Self::Vault(_) | Self::Unknown(_) | Self::Random => true,
+            Self::DoesNotOpen | Self::Format { .. } | Self::Empty => false,
+        }
+    }
+}
+
 /// What is stored of a secret.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Sealed {

@@ -344,13 +344,14 @@ pub fn place(id: Uuid) -> Place {
     }
 }
 
+/// What is sealed or opened when somebody asks for something.
 pub(super) fn locked(error: KeyError) -> Error {
-    match error {
-        KeyError::Vault(error) => Error::Unavailable {
-            code: "KEY_UNAVAILABLE",
-            message: format!("the key that seals credentials cannot be used: {error}"),
-        },
-        other => Error::internal("failed to seal the credentials", other),
+    if !error.is_passing() {
+        return Error::internal("failed to seal or open credentials", error);
+    }
+    Error::Unavailable {
+        code: "KEY_UNAVAILABLE",
+        message: format!("the key that seals credentials cannot be used: {error}"),
     }
 }
 
