@@ -9,7 +9,7 @@ use tokio::sync::Semaphore;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use uuid::Uuid;
 
-use super::{Fleet, clusters, deployer, health, marks, reach, renewal, repositories, retention};
+use super::{Fleet, accesses, clusters, deployer, health, marks, renewal, repositories, retention};
 use crate::{
     Error,
     infrastructure::{
@@ -44,7 +44,7 @@ const TASKS: [(&str, u64, Task); 6] = [
         Box::pin(async move { deployer::sweep(&fleet).await })
     }),
     ("hours of accesses", 60, |fleet| {
-        Box::pin(async move { reach::close_hours(&fleet).await })
+        Box::pin(async move { accesses::close_hours(&fleet).await })
     }),
     ("renewal of schemas", 60, |fleet| {
         Box::pin(async move { renewal::renew(&fleet).await })
