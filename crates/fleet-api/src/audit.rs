@@ -17,7 +17,8 @@ pub struct AuditEntry {
     pub timestamp: Timestamp,
     /// Such as `operator.registered`.
     pub action: String,
-    /// `Succeeded`, `Failed` or `Denied`.
+    /// `Succeeded`, `Failed`, `Denied`; or `Begun` of what is written down before it takes place: if nothing came of it, a
+    /// `Failed` entry follows.
     pub outcome: String,
     pub actor_id: Uuid,
     /// Absent when it was erased.

@@ -169,7 +169,7 @@ pub struct CrdSchema {
 pub struct SchemaUse {
     pub environment: String,
     pub may_be_used: bool,
-    /// No: `ApprovalRequired`, `Rejected` or `StoredVersionRemoved`. Yes: `Compatible`, `Approved`, `Waived`,
+    /// No: `ApprovalRequired`, `DowngradeBreaks`, `Rejected` or `StoredVersionRemoved`. Yes: `Compatible`, `Approved`, `Waived`,
     /// `UnknownSchema`, `NotProduction`, `Deprecated` or `Removed`.
     pub reason: String,
     /// What stands against it and what to do, or what to know.

@@ -177,7 +177,7 @@ const AUDIT: &[Parameter] = &[
         "string",
         "Only this action, or all that begin with it when it ends with a dot.",
     ),
-    parameter("outcome", "string", "Only Succeeded, Failed or Denied."),
+    parameter("outcome", "string", "Only Succeeded, Failed, Denied or Begun."),
     parameter("actor", "string", "Only what this user did."),
     parameter(
         "targetKind",

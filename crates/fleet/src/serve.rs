@@ -74,7 +74,7 @@ impl Server {
             return Err(ServeError::Plain(settings.address));
         }
         let readiness = Readiness::default();
-        let gate = readiness.gate("database");
+        let gate = readiness.gate("database and API");
         let registry = Registry::default();
         let (stop, tracker) = (CancellationToken::new(), TaskTracker::new());
         let admin_address = match settings.admin_address {
@@ -86,7 +86,6 @@ impl Server {
             None => None,
         };
         let fleet = Arc::new(fleet(&settings, &registry).await?);
-        gate.open();
         let listener = tokio::net::TcpListener::bind(settings.address)
             .await
             .map_err(|error| ServeError::Listen(settings.address, error))?;
@@ -113,6 +112,8 @@ impl Server {
             stop.clone(),
         ));
         tracker.close();
+        // From now on this replica answers, also while its database is away: then it says so.
+        gate.open();
         tracing::info!(%address, tls = secure, replica = %fleet.holder, "the fleet API is served");
         Ok(Self {
             address,

@@ -5,14 +5,19 @@ use std::{io::IsTerminal, time::Duration};
 use opentelemetry::trace::TracerProvider as _;
 use opentelemetry_otlp::WithExportConfig;
 use opentelemetry_sdk::{Resource, trace::SdkTracerProvider};
-use tracing::{Event, Subscriber};
+use tracing::{
+    Event, Level, Metadata, Subscriber,
+    level_filters::LevelFilter,
+    span::{Attributes, Id, Record},
+    subscriber::Interest,
+};
 use tracing_subscriber::{
     EnvFilter, Layer,
     fmt::{
         FmtContext, FormatEvent, FormattedFields, MakeWriter,
         format::{self, JsonFields, Writer},
     },
-    layer::SubscriberExt,
+    layer::{Context, SubscriberExt},
     registry::LookupSpan,
     util::SubscriberInitExt,
 };
@@ -32,7 +37,7 @@ pub enum Format {
     Text,
 }
 
-/// Call once, inside the runtime. `RUST_LOG` wins over `level`.
+/// Call once, inside the runtime. `RUST_LOG` wins over `level`; both are about lines, and spans are there with any.
 pub fn init(service: &'static str, level: &str, format: Format, otlp_endpoint: Option<&str>) -> Telemetry {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level));
     let text = match format {
@@ -71,7 +76,7 @@ pub fn init(service: &'static str, level: &str, format: Format, otlp_endpoint: O
         .map(|provider| tracing_opentelemetry::layer().with_tracer(provider.tracer(service)));
     // A second call (in tests) keeps the first subscriber.
     let _ = tracing_subscriber::registry()
-        .with(filter)
+        .with(AndSpans(filter))
         .with(lines)
         .with(spans)
         .try_init();
@@ -79,6 +84,60 @@ pub fn init(service: &'static str, level: &str, format: Format, otlp_endpoint: O
         tracing::warn!(%error, "traces are off: the OTLP exporter could not be built");
     }
     Telemetry { provider }
+}
+
+/// Lets through of events what a filter does, and of spans also those that are always of use, however few lines somebody
+/// wants: they are what a collector gets, what is passed on to others, and who and what the few lines are about.
+///
+/// It is one filter for everything and not one of each layer's own: those lose lines that follow a question whether
+/// something would be logged (`tracing::enabled!`).
+struct AndSpans(EnvFilter);
+
+impl AndSpans {
+    fn is_of_use(metadata: &Metadata<'_>) -> bool {
+        metadata.is_span() && *metadata.level() <= Level::INFO
+    }
+}
+
+impl<S: Subscriber> Layer<S> for AndSpans {
+    fn register_callsite(&self, metadata: &'static Metadata<'static>) -> Interest {
+        // It has to know of each, for what it lets through within some spans only.
+        let interest = Layer::<S>::register_callsite(&self.0, metadata);
+        if Self::is_of_use(metadata) {
+            Interest::always()
+        } else {
+            interest
+        }
+    }
+
+    fn enabled(&self, metadata: &Metadata<'_>, context: Context<'_, S>) -> bool {
+        Self::is_of_use(metadata) || Layer::<S>::enabled(&self.0, metadata, context)
+    }
+
+    fn max_level_hint(&self) -> Option<LevelFilter> {
+        let most = Layer::<S>::max_level_hint(&self.0)?;
+        Some(most.max(LevelFilter::INFO))
+    }
+
+    fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, context: Context<'_, S>) {
+        Layer::<S>::on_new_span(&self.0, attributes, id, context);
+    }
+
+    fn on_record(&self, id: &Id, values: &Record<'_>, context: Context<'_, S>) {
+        Layer::<S>::on_record(&self.0, id, values, context);
+    }
+
+    fn on_enter(&self, id: &Id, context: Context<'_, S>) {
+        Layer::<S>::on_enter(&self.0, id, context);
+    }
+
+    fn on_exit(&self, id: &Id, context: Context<'_, S>) {
+        Layer::<S>::on_exit(&self.0, id, context);
+    }
+
+    fn on_close(&self, id: Id, context: Context<'_, S>) {
+        Layer::<S>::on_close(&self.0, id, context);
+    }
 }
 
 /// One JSON object a line.
@@ -171,6 +230,65 @@ mod tests {
         }
     }
 
+    impl Written {
+        fn text(&self) -> String {
+            String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
+        }
+
+        fn lines(&self) -> Vec<Value> {
+            let text = self.text();
+            text.lines()
+                .map(|line| serde_json::from_str(line).unwrap())
+                .collect()
+        }
+    }
+
+    /// What is written, of a span and of events of all levels in it.
+    fn said(filter: impl Layer<tracing_subscriber::Registry> + Send + Sync, has_spans: bool) -> Vec<Value> {
+        let written = Written::default();
+        let writer = written.clone();
+        let lines = tracing_subscriber::registry()
+            .with(filter)
+            .with(json_lines(move || writer.clone()));
+        tracing::subscriber::with_default(lines, || {
+            let request = tracing::info_span!("request", trace_id = "abc", user = "jo");
+            assert!(!has_spans || !request.is_disabled());
+            let _inside = request.entered();
+            // Asked by some before they take the trouble; it must not change what comes after.
+            assert!(!tracing::enabled!(Level::TRACE));
+            tracing::error!("error");
+            tracing::warn!("warn");
+            tracing::info!("info");
+            tracing::debug!("debug");
+        });
+        written.lines()
+    }
+
+    #[test]
+    fn who_wants_few_lines_has_all_spans() {
+        for filter in [
+            "error",
+            "warn",
+            "info",
+            "debug",
+            "off",
+            "warn,gantry_kit=info",
+            "off,[request{user=jo}]=debug",
+        ] {
+            let plain = said(EnvFilter::new(filter), false);
+            let ours = said(AndSpans(EnvFilter::new(filter)), true);
+            let texts = |lines: &[Value]| -> Vec<Value> {
+                lines.iter().map(|line| line["message"].clone()).collect()
+            };
+            assert_eq!(texts(&ours), texts(&plain), "{filter}");
+            for line in &ours {
+                assert_eq!((&line["trace_id"], &line["user"]), (&"abc".into(), &"jo".into()));
+            }
+        }
+        let few = said(AndSpans(EnvFilter::new("warn")), true);
+        assert_eq!(few.len(), 2, "{few:?}");
+    }
+
     #[test]
     fn lines_of_a_request_have_its_trace_and_its_user_as_their_own() {
         let written = Written::default();
@@ -186,11 +304,7 @@ mod tests {
             tracing::info!("inside");
             tracing::info!(trace_id = "own", "with its own");
         });
-        let text = String::from_utf8(written.0.lock().unwrap().clone()).unwrap();
-        let lines: Vec<Value> = text
-            .lines()
-            .map(|line| serde_json::from_str(line).unwrap())
-            .collect();
+        let (text, lines) = (written.text(), written.lines());
         let of = |line: usize, name: &str| lines[line][name].as_str();
         assert_eq!(
             (of(0, "message"), of(0, "trace_id"), of(0, "user")),

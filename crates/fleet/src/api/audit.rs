@@ -15,7 +15,7 @@ pub async fn list(State(app): State<App>, query: Query) -> Result<Json<api::Audi
     let moment = |name: &str| query.parsed::<Timestamp>(name, "a time such as 2026-01-31T12:00:00Z");
     let filter = Filter {
         action: query.text("action"),
-        outcome: query.one_of("outcome", &["Succeeded", "Failed", "Denied"])?,
+        outcome: query.one_of("outcome", &["Succeeded", "Failed", "Denied", "Begun"])?,
         actor: query.text("actor"),
         target_kind: query.text("targetKind"),
         target_id: query.text("targetId"),

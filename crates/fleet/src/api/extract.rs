@@ -225,7 +225,12 @@ impl<S: Send + Sync> FromRequest<S> for Bare {
 /// The parser names fields and places; values it would quote are cut off, since they may be secrets.
 fn json_problem(error: &serde_json::Error) -> Error {
     let text = error.to_string();
+    let twice = text.strip_prefix("duplicate field `");
     let message = match error.classify() {
+        serde_json::error::Category::Data if twice.is_some() => {
+            let field = twice.and_then(|rest| rest.split('`').next()).unwrap_or_default();
+            format!("duplicate field `{field}`: it is given twice, perhaps in two of its spellings")
+        }
         serde_json::error::Category::Data
             if text.starts_with("unknown field") || text.starts_with("missing field") =>
         {

@@ -37,6 +37,16 @@ pub enum KeyError {
     Vault(#[from] super::vault::VaultError),
 }
 
+impl KeyError {
+    /// Whether it says nothing of what is sealed: Vault is away, or another replica has a new key and this one not yet.
+    pub fn is_passing(&self) -> bool {
+        match self {
+            Self::Vault(_) | Self::Unknown(_) | Self::Random => true,
+            Self::DoesNotOpen | Self::Format { .. } | Self::Empty => false,
+        }
+    }
+}
+
 /// What is stored of a secret.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Sealed {
@@ -54,7 +64,7 @@ pub struct Current {
 }
 
 /// Keys in memory: the first one wraps, all of them unwrap.
-#[derive(Clone)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct LocalKeys(Vec<(String, [u8; KEY_LEN])>);
 
 impl LocalKeys {
@@ -186,6 +196,14 @@ impl Keys {
         std::iter::once(&self.first)
             .chain(&self.older)
             .map(|source| &**source)
+    }
+
+    /// Whether these are those in use where they are local.
+    pub fn holds(&self, keys: &LocalKeys) -> bool {
+        self.sources().all(|source| match source {
+            Source::Local(current) => *local(current) == *keys,
+            Source::Vault(_) => true,
+        })
     }
 
     /// Takes other keys from now on where they are local; what waits for the old ones still has them.

@@ -4,6 +4,7 @@
 mod definitions;
 pub mod deployer;
 mod identity;
+mod lasting;
 pub mod objects;
 pub mod reader;
 pub mod slots;

@@ -19,7 +19,7 @@ use crate::{
     error::is_taken,
     infrastructure::{
         keys::{KeyError, Place, Sealed},
-        kubernetes::{Look, deployer, reader},
+        kubernetes::{Look, Unreachable, deployer, reader},
         store::{
             Window, accesses, audit,
             clusters::{self as store, ClusterRow},
@@ -288,7 +288,7 @@ pub async fn delete(fleet: &Fleet, ask: &Ask, name: &str) -> Result<Reply, Error
     ask.check_match(row.revision)?;
     let id = row.id.to_string();
     for counted in accesses::take_of(work.db(), row.id).await? {
-        reach::record_hour(&mut work, &counted).await?;
+        super::accesses::record_hour(&mut work, &counted).await?;
     }
     store::delete(work.db(), row.id).await?;
     idempotency::forget_about(work.db(), row.id, &["clusterName"], &row.name).await?;
@@ -316,23 +316,22 @@ pub async fn delete(fleet: &Fleet, ask: &Ask, name: &str) -> Result<Reply, Error
 
 /// Best effort: a cluster that is gone must not keep its registration alive.
 async fn take_ours_away(fleet: &Fleet, id: Uuid) {
-    let removal = async {
-        let (client, _) = reach::owner(fleet, id, "removal").await?;
-        // The stronger one first, if a deployment has it.
-        if let Ok(Some(deployment)) = deployers::holder(&fleet.pool, id).await {
-            deployer::unbind(&client, deployment).await?;
-        }
-        reader::remove(&client, id).await
-    };
     let patience = std::time::Duration::from_secs(10);
-    match tokio::time::timeout(patience, removal).await {
-        Ok(Ok(())) => {}
-        Ok(Err(why)) => {
-            tracing::warn!(cluster = %id, reason = why.reason, "our accounts stay in the removed cluster");
-        }
-        Err(_) => {
-            tracing::warn!(cluster = %id, reason = "Timeout", "our accounts stay in the removed cluster");
-        }
+    let removed = async {
+        let reach::Owner { client, attempt, .. } = reach::owner(fleet, id, "removal").await?;
+        let removal = async {
+            // The stronger one first, if a deployment has it.
+            if let Ok(Some(deployment)) = deployers::holder(&fleet.pool, id).await {
+                deployer::unbind(&client, deployment).await?;
+            }
+            reader::remove(&client, id).await
+        };
+        let removed = tokio::time::timeout(patience, removal).await;
+        let removed = removed.unwrap_or_else(|_| Err(Unreachable::timeout(patience)));
+        attempt.ended(fleet, removed).await
+    };
+    if let Err(why) = removed.await {
+        tracing::warn!(cluster = %id, reason = why.reason, "our accounts stay in the removed cluster");
     }
 }
 
@@ -344,13 +343,14 @@ pub fn place(id: Uuid) -> Place {
     }
 }
 
+/// What is sealed or opened when somebody asks for something.
 pub(super) fn locked(error: KeyError) -> Error {
-    match error {
-        KeyError::Vault(error) => Error::Unavailable {
-            code: "KEY_UNAVAILABLE",
-            message: format!("the key that seals credentials cannot be used: {error}"),
-        },
-        other => Error::internal("failed to seal the credentials", other),
+    if !error.is_passing() {
+        return Error::internal("failed to seal or open credentials", error);
+    }
+    Error::Unavailable {
+        code: "KEY_UNAVAILABLE",
+        message: format!("the key that seals credentials cannot be used: {error}"),
     }
 }
 

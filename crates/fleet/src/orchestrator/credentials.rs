@@ -6,7 +6,7 @@ use gantry_fleet_domain::kubeconfig::{Sanitised, sanitise};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::{Ask, Fleet, Record, Work, clusters::KIND};
+use super::{Ask, Fleet, accesses::Attempt};
 use crate::{
     Error,
     infrastructure::{
@@ -70,16 +70,8 @@ pub(super) async fn prove(
     credentials: &Sanitised,
     purpose: &str,
 ) -> Result<Proven, Error> {
-    let mut work = Work::by(fleet, &ask.caller, &ask.trace_id).await?;
-    work.record(Record {
-        action: "cluster.accessed",
-        outcome: "Succeeded",
-        target_kind: KIND,
-        target_id: &id.to_string(),
-        details: json!({"purpose": purpose, "identity": "uploaded", "server": credentials.server}),
-    })
-    .await?;
-    work.commit().await?;
+    let details = json!({"purpose": purpose, "server": credentials.server});
+    let attempt = Attempt::begin(fleet, Some(ask), id, details).await?;
     let slots = &fleet.connections.slots;
     let look = async {
         let client = kubernetes::connect(&credentials.document, slots).await?;
@@ -88,7 +80,8 @@ pub(super) async fn prove(
             identity: kubernetes::identity(&client).await,
         })
     };
-    look.await.map_err(|why: Unreachable| Error::Unavailable {
+    let proven = attempt.ended(fleet, look.await).await;
+    proven.map_err(|why: Unreachable| Error::Unavailable {
         code: "CLUSTER_UNREACHABLE",
         message: format!("the cluster cannot be used: {}", why.message),
     })

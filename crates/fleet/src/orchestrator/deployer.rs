@@ -17,6 +17,7 @@ use crate::{
     },
 };
 
+const BOUND: &str = "cluster.deployer-bound";
 /// For setting it up, and for taking it away.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Clusters that are swept at once.
@@ -60,17 +61,17 @@ pub async fn lend(
         ));
     }
     record(
-        &mut work,
-        cluster,
-        deployment,
-        "cluster.deployer-bound",
-        "Succeeded",
+        &mut work, cluster, deployment, BOUND, // Not more is known yet.
+        "Begun",
     )
     .await?;
     work.commit().await?;
     match bind(fleet, cluster, deployment).await {
         Ok(lent) => Ok(lent),
         Err(why) => {
+            if let Err(error) = record_failure(fleet, cluster, deployment).await {
+                tracing::warn!(cluster = %cluster, error = &error as &dyn std::error::Error, "a deployer was not bound, and the audit log does not say so");
+            }
             // What half-way came to be is taken away, now or by the sweep. What was there before is in use.
             if taken.is_new
                 && let Err(error) = take_back(fleet, cluster, deployment).await
@@ -83,13 +84,14 @@ pub async fn lend(
 }
 
 async fn bind(fleet: &Fleet, cluster: Uuid, deployment: Uuid) -> Result<Lent, Unreachable> {
-    let (client, document) = reach::owner(fleet, cluster, "deployment").await?;
-    let binding = deployer::bind(&client, deployment, &fleet.deployer_role, fleet.now());
-    let (token, renew_at) = tokio::time::timeout(PATIENCE, binding)
+    let owner = reach::owner(fleet, cluster, "deployment").await?;
+    let binding = deployer::bind(&owner.client, deployment, &fleet.deployer_role, fleet.now());
+    let bound = tokio::time::timeout(PATIENCE, binding)
         .await
-        .unwrap_or_else(|_| Err(Unreachable::timeout(PATIENCE)))?;
+        .unwrap_or_else(|_| Err(Unreachable::timeout(PATIENCE)));
+    let (token, renew_at) = owner.attempt.ended(fleet, bound).await?;
     Ok(Lent {
-        kubeconfig: kubernetes::with_token(&document, &token),
+        kubeconfig: kubernetes::with_token(&owner.document, &token),
         renew_at,
     })
 }
@@ -100,13 +102,13 @@ pub async fn take_back(fleet: &Fleet, cluster: Uuid, deployment: Uuid) -> Result
         return Ok(());
     }
     let removal = async {
-        let (client, _) = reach::owner(fleet, cluster, "end of deployment").await?;
-        deployer::unbind(&client, deployment).await
+        let owner = reach::owner(fleet, cluster, "end of deployment").await?;
+        let unbound = tokio::time::timeout(PATIENCE, deployer::unbind(&owner.client, deployment))
+            .await
+            .unwrap_or_else(|_| Err(Unreachable::timeout(PATIENCE)));
+        owner.attempt.ended(fleet, unbound).await
     };
-    tokio::time::timeout(PATIENCE, removal)
-        .await
-        .unwrap_or_else(|_| Err(Unreachable::timeout(PATIENCE)))
-        .map_err(|why| unavailable(&why))?;
+    removal.await.map_err(|why| unavailable(&why))?;
     let mut work = Work::of(fleet, SYSTEM, None).await?;
     if store::release(work.db(), cluster, deployment).await? {
         record(
@@ -141,6 +143,12 @@ pub async fn sweep(fleet: &Fleet) -> Result<(), Error> {
         })
         .await;
     Ok(())
+}
+
+async fn record_failure(fleet: &Fleet, cluster: Uuid, deployment: Uuid) -> Result<(), Error> {
+    let mut work = Work::of(fleet, SYSTEM, None).await?;
+    record(&mut work, cluster, deployment, BOUND, "Failed").await?;
+    work.commit().await
 }
 
 async fn record(

@@ -1,6 +1,7 @@
 //! Use cases, one file per noun, and the background tasks. Reads through `infrastructure`, decides with `fleet-domain`,
 //! writes in one transaction together with the audit entry and the answer to a repeated request.
 
+pub mod accesses;
 pub mod audit;
 pub mod clusters;
 mod comparisons;

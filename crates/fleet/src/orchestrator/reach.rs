@@ -12,14 +12,14 @@ use kube::Client;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::{Fleet, Record, SYSTEM, Work, clusters};
+use super::{Fleet, accesses::Attempt, clusters};
 use crate::{
     Error,
     infrastructure::{
         keys::{KeyError, Sealed},
         kubernetes::{self, NO_DATABASE, NO_KEY, Unreachable, reader as account, slots::Slots},
         store::{
-            accesses::{self, AccessRow, Key},
+            accesses::{self, Key},
             clusters as store, time,
         },
     },
@@ -34,11 +34,6 @@ const KEPT: SignedDuration = SignedDuration::from_mins(30);
 /// Under which identity a cluster is looked at.
 const READER: &str = "reader";
 const UPLOADED: &str = "uploaded";
-const HOUR: SignedDuration = SignedDuration::from_hours(1);
-/// Longer than anything that was counted can take to fail.
-const AFTER: SignedDuration = SignedDuration::from_mins(10);
-/// Rows that become entries in one transaction, which holds the head of the log.
-const AT_ONCE: i64 = 100;
 
 /// Clients that are in use, so that credentials are opened rarely and connections are kept while there is room for them.
 #[derive(Clone)]
@@ -156,7 +151,7 @@ fn hour(at: Timestamp) -> Timestamp {
 async fn client(
     fleet: &Fleet,
     id: Uuid,
-    purpose: &str,
+    purpose: &'static str,
     definition: Option<&str>,
 ) -> Result<(Client, &'static str), Unreachable> {
     let sealed = store::sealed(&fleet.pool, id)
@@ -180,8 +175,6 @@ async fn client(
         fleet.connections.keep(id, found);
         return Ok((client, identity));
     }
-    let document = opened(fleet, id, &sealed, purpose).await?;
-    let uploaded = kubernetes::connect(&document, slots).await?;
     let mut definitions = store::known_crds(&fleet.pool, id, MAX_DEFINITIONS)
         .await
         .map_err(|error| {
@@ -191,8 +184,37 @@ async fn client(
             )
         })?;
     definitions.extend(definition.map(str::to_owned));
-    let reader = tokio::time::timeout(PREPARE, account::open(&uploaded, id, &definitions, now));
-    let (document, client, identity, renew_at) = match reader
+    let (document, attempt) = opened(fleet, id, &sealed, purpose).await?;
+    let made = new_reader(fleet, id, document, &definitions).await;
+    let made = attempt.ended(fleet, made).await?;
+    let connection = Connection {
+        sealed: sealed.ciphertext,
+        document: Arc::new(made.document),
+        client: Some(made.client.clone()),
+        identity: made.identity,
+        renew_at: made.renew_at,
+    };
+    fleet.connections.keep(id, connection);
+    Ok((made.client, made.identity))
+}
+
+struct Made {
+    document: Value,
+    client: Client,
+    identity: &'static str,
+    renew_at: Timestamp,
+}
+
+async fn new_reader(
+    fleet: &Fleet,
+    id: Uuid,
+    document: Value,
+    definitions: &[String],
+) -> Result<Made, Unreachable> {
+    let (now, slots) = (fleet.now(), &fleet.connections.slots);
+    let uploaded = kubernetes::connect(&document, slots).await?;
+    let reader = tokio::time::timeout(PREPARE, account::open(&uploaded, id, definitions, now));
+    match reader
         .await
         .unwrap_or_else(|_| Err(Unreachable::timeout(PREPARE)))
     {
@@ -202,25 +224,34 @@ async fn client(
             let document = kubernetes::with_token(&document, &token);
             let client = kubernetes::connect(&document, slots).await?;
             kubernetes::settle(&client).await;
-            (document, client, READER, renew_at)
+            Ok(Made {
+                document,
+                client,
+                identity: READER,
+                renew_at,
+            })
         }
         // Those who upload credentials that may only look need no others.
-        Err(why) if account::is_refused(&why) => (document, uploaded, UPLOADED, now + KEPT),
-        Err(why) => return Err(why),
-    };
-    let connection = Connection {
-        sealed: sealed.ciphertext,
-        document: Arc::new(document),
-        client: Some(client.clone()),
-        identity,
-        renew_at,
-    };
-    fleet.connections.keep(id, connection);
-    Ok((client, identity))
+        Err(why) if account::is_refused(&why) => Ok(Made {
+            document,
+            client: uploaded,
+            identity: UPLOADED,
+            renew_at: now + KEPT,
+        }),
+        Err(why) => Err(why),
+    }
 }
 
-/// A client with what was uploaded itself, to set up and take away what is ours, and the credentials it is made from.
-pub async fn owner(fleet: &Fleet, id: Uuid, purpose: &str) -> Result<(Client, Value), Unreachable> {
+/// A client with what was uploaded itself, to set up and take away what is ours.
+pub struct Owner {
+    pub client: Client,
+    /// The credentials that it is made from.
+    pub document: Value,
+    /// Has to be told what came of it.
+    pub attempt: Attempt<'static>,
+}
+
+pub async fn owner(fleet: &Fleet, id: Uuid, purpose: &'static str) -> Result<Owner, Unreachable> {
     let sealed = store::sealed(&fleet.pool, id)
         .await
         .map_err(|error| {
@@ -230,9 +261,15 @@ pub async fn owner(fleet: &Fleet, id: Uuid, purpose: &str) -> Result<(Client, Va
             )
         })?
         .ok_or_else(|| gone("the cluster is not registered any more"))?;
-    let document = opened(fleet, id, &sealed, purpose).await?;
-    let client = kubernetes::connect(&document, &fleet.connections.slots).await?;
-    Ok((client, document))
+    let (document, attempt) = opened(fleet, id, &sealed, purpose).await?;
+    match kubernetes::connect(&document, &fleet.connections.slots).await {
+        Ok(client) => Ok(Owner {
+            client,
+            document,
+            attempt,
+        }),
+        Err(why) => attempt.ended(fleet, Err(why)).await,
+    }
 }
 
 fn gone(message: &str) -> Unreachable {
@@ -242,19 +279,25 @@ fn gone(message: &str) -> Unreachable {
     }
 }
 
-/// A Vault that is away, and a key that another replica has and this one not yet, say nothing of the cluster.
 fn unopened(error: &KeyError) -> Unreachable {
     let message = format!("the credentials cannot be opened: {error}");
-    match error {
-        KeyError::Vault(_) | KeyError::Unknown(_) | KeyError::Random => Unreachable {
+    if error.is_passing() {
+        Unreachable {
             reason: NO_KEY,
             message,
-        },
-        KeyError::DoesNotOpen | KeyError::Format { .. } | KeyError::Empty => gone(&message),
+        }
+    } else {
+        gone(&message)
     }
 }
 
-async fn opened(fleet: &Fleet, id: Uuid, sealed: &Sealed, purpose: &str) -> Result<Value, Unreachable> {
+/// The credentials, and the entry that says that they are about to be used.
+async fn opened(
+    fleet: &Fleet,
+    id: Uuid,
+    sealed: &Sealed,
+    purpose: &'static str,
+) -> Result<(Value, Attempt<'static>), Unreachable> {
     let plain = fleet
         .keys
         .open(clusters::place(id), sealed)
@@ -262,10 +305,17 @@ async fn opened(fleet: &Fleet, id: Uuid, sealed: &Sealed, purpose: &str) -> Resu
         .map_err(|error| unopened(&error))?;
     let document =
         serde_json::from_slice(&plain).map_err(|_| gone("the credentials are not what was stored"))?;
-    if let Err(error) = record_access(fleet, id, purpose).await {
-        return Err(unrecorded(&error));
+    match Attempt::begin(
+        fleet,
+        None,
+        id,
+        json!({"purpose": purpose, "replica": fleet.holder}),
+    )
+    .await
+    {
+        Ok(attempt) => Ok((document, attempt)),
+        Err(error) => Err(unrecorded(&error)),
     }
-    Ok(document)
 }
 
 fn unrecorded(error: &Error) -> Unreachable {
@@ -284,54 +334,4 @@ fn no_database(error: &Error, message: &str) -> Unreachable {
         reason: NO_DATABASE,
         message: message.to_owned(),
     }
-}
-
-async fn record_access(fleet: &Fleet, id: Uuid, purpose: &str) -> Result<(), Error> {
-    let mut work = Work::of(fleet, SYSTEM, None).await?;
-    work.record(Record {
-        action: "cluster.accessed",
-        outcome: "Succeeded",
-        target_kind: clusters::KIND,
-        target_id: &id.to_string(),
-        details: json!({"purpose": purpose, "identity": UPLOADED, "replica": fleet.holder}),
-    })
-    .await?;
-    work.commit().await
-}
-
-/// Makes entries of what was counted in hours that are over: by whichever replica comes first, each row once, since it goes
-/// in the transaction that adds its entry.
-pub async fn close_hours(fleet: &Fleet) -> Result<(), Error> {
-    loop {
-        let mut work = Work::of(fleet, SYSTEM, None).await?;
-        let (until, latest) = (work.now - HOUR - AFTER, work.now + HOUR);
-        let rows = accesses::take_over(work.db(), time(until), time(latest), AT_ONCE).await?;
-        if rows.is_empty() {
-            return Ok(());
-        }
-        for row in &rows {
-            record_hour(&mut work, row).await?;
-        }
-        work.commit().await?;
-    }
-}
-
-/// The entry of one row.
-pub async fn record_hour(work: &mut Work<'_>, row: &AccessRow) -> Result<(), Error> {
-    let (first, last): (Timestamp, Timestamp) = (row.first_at.into(), row.last_at.into());
-    work.record(Record {
-        action: "cluster.accessed",
-        outcome: if row.failures >= row.count {
-            "Failed"
-        } else {
-            "Succeeded"
-        },
-        target_kind: clusters::KIND,
-        target_id: &row.cluster_id.to_string(),
-        details: json!({
-            "purpose": row.purpose, "identity": row.identity, "count": row.count, "failures": row.failures,
-            "first": first, "last": last,
-        }),
-    })
-    .await
 }

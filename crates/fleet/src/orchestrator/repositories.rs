@@ -262,7 +262,7 @@ pub(super) async fn credentials_of(fleet: &Fleet, row: &OperatorRow) -> Result<O
         .keys
         .open(place(row.id), &sealed)
         .await
-        .map_err(|error| Error::internal("failed to open the repository's credentials", error))?;
+        .map_err(clusters::locked)?;
     serde_json::from_slice(&plain)
         .map(Some)
         .map_err(|error| Error::internal("failed to read the repository's credentials", error))

@@ -9,7 +9,7 @@ use tokio::sync::Semaphore;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use uuid::Uuid;
 
-use super::{Fleet, clusters, deployer, health, marks, reach, renewal, repositories, retention};
+use super::{Fleet, accesses, clusters, deployer, health, marks, renewal, repositories, retention};
 use crate::{
     Error,
     infrastructure::{
@@ -44,7 +44,7 @@ const TASKS: [(&str, u64, Task); 6] = [
         Box::pin(async move { deployer::sweep(&fleet).await })
     }),
     ("hours of accesses", 60, |fleet| {
-        Box::pin(async move { reach::close_hours(&fleet).await })
+        Box::pin(async move { accesses::close_hours(&fleet).await })
     }),
     ("renewal of schemas", 60, |fleet| {
         Box::pin(async move { renewal::renew(&fleet).await })
@@ -292,9 +292,10 @@ fn after_failures(failures: u32, usual: Duration) -> Duration {
     }
 }
 
-/// Takes keys over when the file has others. One that cannot be read changes nothing.
+/// Takes keys over when the file has others than those in use, from the first look on: they may have been changed while the
+/// server waited for its database. A file that cannot be read changes nothing.
 async fn watch_keys(fleet: &Fleet, path: PathBuf) {
-    let mut before = tokio::fs::read_to_string(&path).await.unwrap_or_default();
+    let mut before = String::new();
     loop {
         tokio::time::sleep(Duration::from_secs(5)).await;
         let Ok(text) = tokio::fs::read_to_string(&path).await else {
@@ -304,6 +305,7 @@ async fn watch_keys(fleet: &Fleet, path: PathBuf) {
             continue;
         }
         match LocalKeys::parse(&text) {
+            Ok(keys) if fleet.keys.holds(&keys) => {}
             Ok(keys) => {
                 let current = keys.name().to_owned();
                 fleet.keys.replace(keys);

@@ -11,6 +11,7 @@ use rustls::{
     pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
     server::WebPkiClientVerifier,
 };
+use sha2::{Digest as _, Sha256};
 use tokio_rustls::TlsAcceptor;
 
 use crate::settings::TlsFiles;
@@ -33,12 +34,23 @@ pub enum TlsError {
 pub struct Reloading {
     files: TlsFiles,
     current: RwLock<Arc<ServerConfig>>,
+    /// What the first one was made from: long may pass between that and the first look for another.
+    loaded: Digest,
 }
+
+/// Of the files; the key is not kept for it.
+type Digest = [u8; 32];
 
 impl Reloading {
     pub fn load(files: TlsFiles) -> Result<Arc<Self>, TlsError> {
+        // Before they are used: what changes in between is seen as a change then.
+        let loaded = content(&files);
         let current = RwLock::new(config(&files)?);
-        Ok(Arc::new(Self { files, current }))
+        Ok(Arc::new(Self {
+            files,
+            current,
+            loaded,
+        }))
     }
 
     pub fn acceptor(&self) -> TlsAcceptor {
@@ -52,10 +64,10 @@ impl Reloading {
 
     /// Files that do not fit together are no reason to stop serving: a renewal writes one after the other.
     pub async fn watch(&self) {
-        let mut before = self.content().await;
+        let mut before = self.loaded;
         loop {
             tokio::time::sleep(Duration::from_secs(5)).await;
-            let now = self.content().await;
+            let now = content(&self.files);
             if now == before {
                 continue;
             }
@@ -75,18 +87,20 @@ impl Reloading {
             }
         }
     }
+}
 
-    async fn content(&self) -> [Vec<u8>; 3] {
-        let read = async |path: &PathBuf| tokio::fs::read(path).await.unwrap_or_default();
-        [
-            read(&self.files.certificate).await,
-            read(&self.files.key).await,
-            match &self.files.client_authority {
-                Some(path) => read(path).await,
-                None => Vec::new(),
-            },
-        ]
+fn content(files: &TlsFiles) -> Digest {
+    let mut hash = Sha256::new();
+    for path in [
+        Some(&files.certificate),
+        Some(&files.key),
+        files.client_authority.as_ref(),
+    ] {
+        let text = path.and_then(|path| std::fs::read(path).ok()).unwrap_or_default();
+        hash.update((text.len() as u64).to_be_bytes());
+        hash.update(&text);
     }
+    hash.finalize().into()
 }
 
 fn config(files: &TlsFiles) -> Result<Arc<ServerConfig>, TlsError> {
@@ -126,4 +140,51 @@ fn certificates(what: &'static str, path: &PathBuf) -> Result<Vec<CertificateDer
         .map_err(wrong)?
         .collect::<Result<_, _>>()
         .map_err(wrong)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn certificate(files: &TlsFiles) {
+        let mut command = std::process::Command::new("openssl");
+        command.args([
+            "req",
+            "-x509",
+            "-newkey",
+            "ec",
+            "-pkeyopt",
+            "ec_paramgen_curve:P-256",
+            "-nodes",
+        ]);
+        command.args(["-subj", "/CN=x", "-keyout"]).arg(&files.key);
+        let done = command.arg("-out").arg(&files.certificate).output();
+        assert!(done.unwrap().status.success());
+    }
+
+    #[tokio::test]
+    async fn what_is_renewed_before_the_first_look_is_taken_over() {
+        let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+        let folder = tempfile::tempdir().unwrap();
+        let files = TlsFiles {
+            certificate: folder.path().join("tls.crt"),
+            key: folder.path().join("tls.key"),
+            client_authority: None,
+        };
+        certificate(&files);
+        let reloading = Reloading::load(files.clone()).unwrap();
+        let current = || reloading.current.read().unwrap().clone();
+        let first = current();
+        // While the server waits for its database.
+        certificate(&files);
+        let renewed = async {
+            while Arc::ptr_eq(&first, &current()) {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        };
+        tokio::select! {
+            () = reloading.watch() => panic!("it watches for ever"),
+            renewed = tokio::time::timeout(Duration::from_secs(60), renewed) => renewed.unwrap(),
+        }
+    }
 }

@@ -8,7 +8,7 @@ use std::sync::{
 
 use gantry_fleet::{
     infrastructure::store::{accesses as store, time},
-    orchestrator::{audit::verify, reach},
+    orchestrator::{accesses, audit::verify, deployer, reach},
 };
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
@@ -92,7 +92,7 @@ async fn looks_are_counted_before_they_take_place_and_logged_when_their_hour_is_
         quiet.then_some(())
     })
     .await;
-    reach::close_hours(&running.server.fleet).await.unwrap();
+    accesses::close_hours(&running.server.fleet).await.unwrap();
     assert_eq!(counted(&pool).await, total, "the hour is still not over");
     offset.store(2 * 3600, Ordering::SeqCst);
     // Somebody who begins with it and dies loses nothing.
@@ -110,7 +110,7 @@ async fn looks_are_counted_before_they_take_place_and_logged_when_their_hour_is_
     dies.rollback().await.unwrap();
     // Several at once: each row is logged once.
     let fleet = &running.server.fleet;
-    let all = futures::future::join_all((0..4).map(|_| reach::close_hours(fleet))).await;
+    let all = futures::future::join_all((0..4).map(|_| accesses::close_hours(fleet))).await;
     assert!(all.iter().all(Result::is_ok), "{all:?}");
     let (count, failures, entries) = logged(&running).await;
     assert_eq!((count, failures), total);
@@ -174,10 +174,19 @@ async fn nobody_reaches_a_cluster_unseen() {
         .get("/audit?action=cluster.accessed")
         .await
         .expect(200);
-    let entry = &got.body["entries"][0];
-    assert_eq!(entry["actor"], "admin");
-    assert_eq!(entry["details"]["purpose"], "registration");
-    assert_eq!(entry["details"]["server"], cluster.url.as_str());
+    let [failed, begun] = [0, 1].map(|place| got.body["entries"][place].clone());
+    for (entry, outcome) in [(&failed, "Failed"), (&begun, "Begun")] {
+        assert_eq!(
+            (&entry["actor"], &entry["outcome"]),
+            (&"admin".into(), &outcome.into())
+        );
+        assert_eq!(entry["details"]["purpose"], "registration");
+        assert_eq!(entry["details"]["server"], cluster.url.as_str());
+        assert_eq!(entry["details"]["access"], begun["details"]["access"]);
+        assert_eq!(entry["targetId"], begun["targetId"]);
+    }
+    assert_eq!(failed["details"]["reason"], "ApiError");
+    assert_eq!(failed["traceId"], begun["traceId"]);
     cluster.mood(200);
     let made = running.admin.post("/clusters", &body).await.expect(201);
     let id = made.body["clusterId"].as_str().unwrap().parse().unwrap();
@@ -207,6 +216,83 @@ async fn nobody_reaches_a_cluster_unseen() {
     tokio::time::sleep(std::time::Duration::from_millis(500)).await;
     let cluster = running.admin.get("/clusters/c").await.expect(200);
     assert_eq!(cluster.body["healthStatus"], "Healthy", "{}", cluster.text);
+    running.server.stop().await;
+}
+
+/// Outcomes of the accesses with what was uploaded for that purpose, the newest first.
+async fn outcomes(running: &Running, purpose: &str) -> Vec<String> {
+    let got = running
+        .admin
+        .get("/audit?action=cluster.accessed&limit=100")
+        .await;
+    let entries = got.expect(200).body["entries"].as_array().unwrap().clone();
+    let those = entries
+        .iter()
+        .filter(|entry| entry["details"]["identity"] == "uploaded" && entry["details"]["purpose"] == purpose);
+    those
+        .map(|entry| entry["outcome"].as_str().unwrap().to_owned())
+        .collect()
+}
+
+#[tokio::test]
+async fn what_failed_is_not_said_to_have_succeeded() {
+    let running = Running::start().await;
+    let cluster = StandIn::start().await;
+    let body = cluster.registration("c", "t");
+    let made = running.admin.post("/clusters", &body).await.expect(201);
+    assert_eq!(outcomes(&running, "registration").await, ["Begun"]);
+    let id = made.body["clusterId"].as_str().unwrap().parse().unwrap();
+    let disabled = serde_json::json!({"isEnabled": false});
+    running.admin.put("/clusters/c", &disabled).await.expect(200);
+    let fleet = &running.server.fleet;
+    let failed = async || {
+        let got = running.admin.get("/audit?outcome=Failed&action=cluster.").await;
+        got.expect(200).body["total"].as_u64().unwrap()
+    };
+    // The reader: a renewal that works, and one that does not.
+    fleet.connections.forget(id);
+    reach::reader(fleet, id, "proof", None).await.map(drop).unwrap();
+    assert_eq!(outcomes(&running, "proof").await, ["Begun"]);
+    assert_eq!(failed().await, 0);
+    fleet.connections.forget(id);
+    cluster.no_tokens.store(true, Ordering::SeqCst);
+    assert!(reach::reader(fleet, id, "proof", None).await.is_err());
+    assert_eq!(outcomes(&running, "proof").await, ["Failed", "Begun", "Begun"]);
+    assert_eq!(failed().await, 1);
+    // New credentials.
+    cluster.mood(401);
+    let change = serde_json::json!({"kubeconfig": cluster.kubeconfig("other")});
+    let refused = running.admin.put("/clusters/c", &change).await;
+    refused.refused(503, "CLUSTER_UNREACHABLE");
+    assert_eq!(outcomes(&running, "new credentials").await, ["Failed", "Begun"]);
+    cluster.mood(200);
+    // The deployer: whether it was bound is told by its own entries as well.
+    let deployment = uuid::Uuid::new_v4();
+    let hour = SignedDuration::from_hours(1);
+    assert!(deployer::lend(fleet, id, deployment, hour).await.is_err());
+    assert_eq!(outcomes(&running, "deployment").await, ["Failed", "Begun"]);
+    cluster.no_tokens.store(false, Ordering::SeqCst);
+    deployer::lend(fleet, id, deployment, hour)
+        .await
+        .map(drop)
+        .unwrap();
+    let bound = running
+        .admin
+        .get("/audit?action=cluster.deployer-bound&order=asc")
+        .await
+        .expect(200);
+    let bound: Vec<&str> = bound.body["entries"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|entry| entry["outcome"].as_str().unwrap())
+        .collect();
+    assert_eq!(bound, ["Begun", "Failed", "Begun"]);
+    let begun = running.admin.get("/audit?outcome=Begun&limit=1").await;
+    assert!(begun.expect(200).body["total"].as_u64().unwrap() >= 7);
+    verify(&pool(&running.database_url).await, &[], None)
+        .await
+        .unwrap();
     running.server.stop().await;
 }
 

@@ -438,6 +438,27 @@ async fn keys_are_rotated_while_the_server_runs() {
     running.server.stop().await;
 }
 
+/// As when the server waited for its database for a minute after it had read them.
+#[tokio::test]
+async fn keys_that_changed_before_their_file_was_watched_are_taken_over() {
+    let (old, new) = (super::support::key_line(), super::support::key_line());
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("keys");
+    std::fs::write(&file, format!("{new}\n{old}\n")).unwrap();
+    let held = Keys::local(LocalKeys::parse(&old).unwrap());
+    let running = Running::with(|settings| {
+        settings.keys = held.clone();
+        settings.key_file = Some(file.clone());
+    })
+    .await;
+    let wanted = LocalKeys::parse(&new).unwrap().name().to_owned();
+    until("the new key wraps", async || {
+        (held.current().await.unwrap().id == wanted).then_some(())
+    })
+    .await;
+    running.server.stop().await;
+}
+
 /// In two steps: every replica knows the new key before any of them seals with it.
 #[tokio::test]
 async fn keys_are_rotated_under_two_replicas() {

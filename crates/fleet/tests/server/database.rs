@@ -283,3 +283,27 @@ async fn a_folder_has_one_keeper() {
     let refused = PrivatePostgres::start(&path).await.err().unwrap();
     assert!(refused.to_string().contains("not finished"), "{refused}");
 }
+
+/// Or all replicas leave a load balancer together, and nobody is there to say why.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_is_ready_when_it_answers_and_stays_so_while_its_database_is_away() {
+    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+    let folder = super::support::open_folder();
+    let postgres = PrivatePostgres::start(&folder.path().join("postgres"))
+        .await
+        .unwrap();
+    let mut settings = settings(&postgres.url(), folder.path());
+    settings.admin_address = Some(([127, 0, 0, 1], 0).into());
+    let server = Server::start(settings).await.unwrap();
+    let ready = format!("http://{}/readyz", server.admin_address.unwrap());
+    let health = format!("http://{}/health", server.address);
+    let status = async |url: &str| reqwest::get(url).await.unwrap().status().as_u16();
+    assert_eq!((status(&ready).await, status(&health).await), (200, 200));
+    postgres.stop().await;
+    assert_eq!(status(&health).await, 503);
+    let admin = super::support::token("admin", gantry_fleet_domain::access::Role::Admin);
+    let admin = super::support::Asker::new(&server, Some(admin));
+    admin.get("/operators").await.refused(503, "DATABASE_UNAVAILABLE");
+    assert_eq!(status(&ready).await, 200);
+    server.stop().await;
+}

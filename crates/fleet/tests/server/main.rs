@@ -27,6 +27,7 @@ mod people;
 mod registry;
 mod requests;
 mod retention;
+mod spellings;
 mod support;
 mod tls;
 mod usage;

@@ -265,6 +265,42 @@ async fn what_an_older_version_of_the_key_wrapped_is_rewrapped_after_a_rotation(
     again.stop().await;
 }
 
+/// As clusters do: nothing is wrong with the server, and asking again later helps.
+#[tokio::test]
+async fn credentials_of_a_repository_that_cannot_be_opened_now_are_no_fault_of_the_server() {
+    let (engine, folder) = (Transit::default(), tempfile::tempdir().unwrap());
+    let (vault, _) = engine.start(folder.path()).await;
+    let running = Running::with(|settings| settings.keys = Keys::vault(vault)).await;
+    let repository = Repository::start().await;
+    repository.chart("widget", "1.0.0", &[]);
+    repository.lock("robot", "password");
+    let operator = json!({
+        "name": "widget", "namespace": "w", "chartRepository": repository.url, "chartName": "widget",
+        "chartRepositoryCredentials": {"username": "robot", "password": "password"},
+    });
+    running.admin.post("/operators", &operator).await.expect(201);
+    let change = json!({"currentVersion": "9.9.9"});
+    let is_locked = async |admin: &super::support::Asker| {
+        let refresh = admin.ask("post", "/operators/widget/refresh", None, &[]);
+        refresh.await.refused(503, "KEY_UNAVAILABLE");
+        let change = admin.put("/operators/widget", &change);
+        change.await.refused(503, "KEY_UNAVAILABLE");
+    };
+    engine.sealed.store(true, Ordering::SeqCst);
+    is_locked(&running.admin).await;
+    engine.sealed.store(false, Ordering::SeqCst);
+    let refresh = running.admin.ask("post", "/operators/widget/refresh", None, &[]);
+    refresh.await.expect(200);
+    running.server.stop().await;
+    // One that does not know the key: another replica has it.
+    let mut settings = super::support::settings(&running.database_url, folder.path());
+    settings.keys = Keys::local(LocalKeys::parse(&key_line()).unwrap());
+    let other = gantry_fleet::Server::start(settings).await.unwrap();
+    let admin = super::support::Asker::new(&other, Some(super::support::token("admin", Role::Admin)));
+    is_locked(&admin).await;
+    other.stop().await;
+}
+
 #[tokio::test]
 async fn what_a_file_sealed_moves_to_vault_and_on_to_another_key_of_it() {
     let (engine, folder) = (Transit::default(), tempfile::tempdir().unwrap());

@@ -185,3 +185,46 @@ async fn a_trace_goes_on_where_no_collector_is_named() {
     }
     server.kill().await;
 }
+
+/// The line that says where it serves is one of the few.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_wants_few_lines_has_all_traces() {
+    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+    let (collector, address) = (Collector::default(), collector::free().unwrap());
+    collector.serve(address);
+    let endpoint = format!("http://{address}");
+    let (folder, url, key) = (tempfile::tempdir().unwrap(), database().await, key_line());
+    let few = ["--log-level", "warn,gantry_fleet::serve=info"];
+    for more in [few.to_vec(), [&few[..], &["--otlp-endpoint", &endpoint]].concat()] {
+        let server = Process::start(&url, &key, folder.path(), &more).await;
+        let cluster = StandIn::start().await;
+        let parent = format!("00-{TRACE}-00f067aa0ba902b7-01");
+        let headers = [("traceparent", parent.as_str())];
+        let body = cluster.registration(&format!("c{}", more.len()), "t");
+        server
+            .admin()
+            .ask("post", "/clusters", Some(&body), &headers)
+            .await
+            .expect(201);
+        let traces = cluster.traces.lock().unwrap().clone();
+        let begin = format!("00-{TRACE}-");
+        assert!(
+            traces.iter().any(|(parent, _)| parent.starts_with(&begin)),
+            "it is not passed on: {traces:?}"
+        );
+        let said = server.stop().await;
+        let infos = said.iter().filter(|line| line.contains("\"INFO\""));
+        assert!(
+            infos.clone().all(|line| line.contains("gantry_fleet::serve")),
+            "{said:?}"
+        );
+    }
+    let spans = collector.spans();
+    assert!(
+        spans
+            .iter()
+            .any(|span| gantry_fleet_domain::hex(&span.trace_id) == TRACE),
+        "{} spans",
+        spans.len()
+    );
+}

@@ -5,7 +5,7 @@ use jiff::{SignedDuration, Timestamp};
 use kube::Client;
 use uuid::Uuid;
 
-use super::{Unreachable, explain, identity};
+use super::{Unreachable, identity, lasting};
 
 /// The shortest that servers grant.
 const SECONDS: i64 = 600;
@@ -24,14 +24,8 @@ pub async fn bind(
 ) -> Result<(String, Timestamp), Unreachable> {
     let name = name(deployment);
     identity::make_account(client, &name).await?;
+    lasting::prevent(client, &name).await?;
     identity::bind(client, &name, role).await?;
-    let version = client
-        .apiserver_version()
-        .await
-        .map_err(|error| explain(&error))?;
-    if identity::makes_lasting_tokens(&version.major, &version.minor) {
-        identity::remove_lasting_tokens(client, &name).await?;
-    }
     let token = identity::token(client, &name, SECONDS).await?;
     Ok((token, now + SignedDuration::from_secs(SECONDS / 2)))
 }

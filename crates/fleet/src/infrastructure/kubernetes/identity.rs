@@ -3,12 +3,12 @@
 
 use k8s_openapi::api::{
     authentication::v1::{TokenRequest, TokenRequestSpec},
-    core::v1::{Namespace, Secret, ServiceAccount},
+    core::v1::{Namespace, ServiceAccount},
     rbac::v1::ClusterRoleBinding,
 };
 use kube::{
     Api, Client, Resource,
-    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
+    api::{DeleteParams, Patch, PatchParams, PostParams},
 };
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
@@ -16,7 +16,7 @@ use uuid::Uuid;
 
 use super::{Unreachable, explain};
 
-const NAMESPACE: &str = "gantry-fleet";
+pub const NAMESPACE: &str = "gantry-fleet";
 const MANAGER: &str = "gantry-fleet";
 
 /// One for each registration: two fleets, or one cluster registered twice, do not share it.
@@ -55,6 +55,7 @@ fn accounts(client: &Client) -> Api<ServiceAccount> {
     Api::namespaced(client.clone(), NAMESPACE)
 }
 
+/// An account without rights. Before it gets any, `lasting` sees to it that no token of it lasts.
 pub async fn make_account(client: &Client, name: &str) -> Result<(), Unreachable> {
     let namespace = json!({
         "apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE, "labels": labels()},
@@ -105,41 +106,4 @@ pub async fn token(client: &Client, name: &str, seconds: i64) -> Result<String, 
         });
     }
     Ok(token)
-}
-
-/// Servers before 1.24 make a Secret with a token that never ends for every account. It is removed; such a server makes
-/// another one, so removing it whenever our own token is renewed is what bounds the life of each.
-pub async fn remove_lasting_tokens(client: &Client, name: &str) -> Result<(), Unreachable> {
-    let secrets: Api<Secret> = Api::namespaced(client.clone(), NAMESPACE);
-    let params = ListParams::default().fields("type=kubernetes.io/service-account-token");
-    let all = secrets.list(&params).await.map_err(|error| explain(&error))?;
-    for secret in all.items {
-        let annotations = secret.metadata.annotations.unwrap_or_default();
-        let is_ours = annotations
-            .get("kubernetes.io/service-account.name")
-            .is_some_and(|account| account == name);
-        if let (true, Some(secret)) = (is_ours, secret.metadata.name) {
-            delete(&secrets, &secret).await?;
-        }
-    }
-    Ok(())
-}
-
-/// Whether the server is one of those.
-pub fn makes_lasting_tokens(major: &str, minor: &str) -> bool {
-    let number = |text: &str| text.trim_end_matches('+').parse::<u32>().ok();
-    matches!((number(major), number(minor)), (Some(1), Some(minor)) if minor < 24)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn old_servers_are_told_by_their_version() {
-        assert!(makes_lasting_tokens("1", "20"));
-        assert!(makes_lasting_tokens("1", "23+"));
-        assert!(!makes_lasting_tokens("1", "24"));
-        assert!(!makes_lasting_tokens("", ""));
-    }
 }

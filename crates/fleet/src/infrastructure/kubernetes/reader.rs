@@ -10,7 +10,7 @@ use kube::{Api, Client};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::{Unreachable, explain, identity};
+use super::{Unreachable, identity, lasting};
 
 const SECONDS: i64 = 3600;
 
@@ -33,6 +33,13 @@ pub async fn open(
 ) -> Result<(String, Timestamp), Unreachable> {
     let name = name(cluster);
     identity::make_account(client, &name).await?;
+    // Who may not write Secrets there can have a reader all the same.
+    if let Err(why) = lasting::prevent(client, &name).await {
+        tracing::warn!(
+            cluster = %cluster, reason = why.reason, why = why.message,
+            "a token of the reader that does not end may be in the cluster"
+        );
+    }
     identity::apply(
         &Api::<ClusterRole>::all(client.clone()),
         &name,
@@ -40,15 +47,6 @@ pub async fn open(
     )
     .await?;
     identity::bind(client, &name, &name).await?;
-    let version = client
-        .apiserver_version()
-        .await
-        .map_err(|error| explain(&error))?;
-    if identity::makes_lasting_tokens(&version.major, &version.minor)
-        && let Err(why) = identity::remove_lasting_tokens(client, &name).await
-    {
-        tracing::warn!(cluster = %cluster, reason = why.reason, "a token of the reader that does not end stays in the cluster");
-    }
     let token = identity::token(client, &name, SECONDS).await?;
     // Servers may shorten it, so it is renewed well before.
     Ok((token, now + SignedDuration::from_secs(SECONDS / 2)))
