@@ -10,14 +10,21 @@ use std::{
         Arc, Mutex,
         atomic::{AtomicBool, AtomicI64, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
-use super::support::{Asker, Running, definition, kube::StandIn, settings, token};
-use gantry_fleet::{Server, infrastructure::private_postgres::PrivatePostgres, orchestrator::audit::verify};
+use super::support::{Asker, Running, charts::Repository, definition, kube::StandIn, settings, token};
+use gantry_fleet::{
+    Server,
+    infrastructure::{
+        keys::{Keys, LocalKeys},
+        private_postgres::PrivatePostgres,
+    },
+    orchestrator::audit::verify,
+};
 use gantry_fleet_domain::access::Role;
 use jiff::{SignedDuration, Timestamp};
-use serde_json::json;
+use serde_json::{Value, json};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_answered_write_is_lost_and_none_is_done_twice() {
@@ -247,14 +254,9 @@ async fn a_clock_that_jumps_neither_stops_the_looks_nor_locks_anybody_out() {
             (cluster.asked() > asked + 6).then_some(())
         })
         .await;
-        // Not by a look from another time.
-        let now = Timestamp::now() + SignedDuration::from_hours(hours);
-        let got = super::support::until("what is told is from now", async || {
-            let got = admin.get("/clusters/c").await.expect(200).body;
-            let at: Timestamp = got["lastHealthCheckAt"].as_str()?.parse().ok()?;
-            (at.duration_since(now).abs() < SignedDuration::from_mins(1)).then_some(got)
-        })
-        .await;
+        // Looks are dated by the database, whatever the server takes the time for.
+        let got = admin.get("/clusters/c").await.expect(200).body;
+        assert!(is_recent(&got["lastHealthCheckAt"]), "{got}");
         assert_eq!(got["healthStatus"], "Healthy");
         let name = format!("t{turn}s.example.com");
         let body = json!({"schemaDefinition": definition(&name, json!({})), "operatorVersion": "1.0.0"});
@@ -263,4 +265,70 @@ async fn a_clock_that_jumps_neither_stops_the_looks_nor_locks_anybody_out() {
     let pool = super::support::pool(&running.database_url).await;
     verify(&pool, &[], None).await.unwrap();
     running.server.stop().await;
+}
+
+fn is_recent(at: &Value) -> bool {
+    let at: Timestamp = at.as_str().unwrap().parse().unwrap();
+    at.duration_since(Timestamp::now()).abs() < SignedDuration::from_mins(1)
+}
+
+#[tokio::test]
+async fn replicas_whose_clocks_differ_share_the_work_all_the_same() {
+    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+    for hours in [1, -1] {
+        let folder = tempfile::tempdir().unwrap();
+        let url = super::support::database().await;
+        let key = super::support::key_line();
+        let replica = async |hours: i64| {
+            let mut settings = settings(&url, folder.path());
+            settings.keys = Keys::local(LocalKeys::parse(&key).unwrap());
+            settings.health_interval = SignedDuration::from_secs(1);
+            settings.refresh_interval = SignedDuration::from_secs(1);
+            settings.clock = Arc::new(move || Timestamp::now() + SignedDuration::from_hours(hours));
+            Server::start(settings).await.unwrap()
+        };
+        let (right, wrong) = (replica(0).await, replica(hours).await);
+        let (cluster, repository) = (StandIn::start().await, Repository::start().await);
+        repository.chart("widget", "1.0.0", &[]);
+        // Both by the one whose clock is wrong: what it writes is what the other one has to live with.
+        let theirs = Asker::new(&wrong, Some(token("admin", Role::Admin)));
+        let body = json!({
+            "name": "widget", "namespace": "ops", "chartRepository": repository.url, "chartName": "widget",
+        });
+        theirs.post("/operators", &body).await.expect(201);
+        let got = theirs
+            .post("/clusters", &cluster.registration("c", "t"))
+            .await
+            .expect(201);
+        assert!(is_recent(&got.body["lastHealthCheckAt"]), "{}", got.text);
+        // The first one is the registration's.
+        let gaps = |times: &Mutex<Vec<Instant>>| -> Vec<Duration> {
+            let times = times.lock().unwrap();
+            times[1..].windows(2).map(|two| two[1] - two[0]).collect()
+        };
+        super::support::until("there were looks and visits again and again", async || {
+            let often = |times| gaps(times).len() >= 5;
+            (often(&cluster.looks) && often(&repository.visits)).then_some(())
+        })
+        .await;
+        // A second after the last one, or a tenth earlier, whoever is at it: sooner, somebody was at it besides.
+        for gaps in [gaps(&cluster.looks), gaps(&repository.visits)] {
+            let shortest = gaps.iter().min().unwrap();
+            assert!(*shortest >= Duration::from_millis(880), "{hours} h: {gaps:?}");
+        }
+        // What people are told is the same wherever they ask.
+        for server in [&right, &wrong] {
+            let asker = Asker::new(server, Some(token("admin", Role::Admin)));
+            let got = asker.get("/clusters?healthStatus=Healthy").await.expect(200).body;
+            assert_eq!(got["total"], 1, "{hours} h: {got}");
+            let got = asker.get("/clusters/c").await.expect(200).body;
+            assert_eq!(got["healthStatus"], "Healthy", "{hours} h: {got}");
+            assert!(
+                is_recent(&got["lastHealthCheckAt"]) && is_recent(&got["healthSince"]),
+                "{got}"
+            );
+        }
+        right.stop().await;
+        wrong.stop().await;
+    }
 }
