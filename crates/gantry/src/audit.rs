@@ -36,8 +36,24 @@ struct Verify {
     public_key: Option<PathBuf>,
 }
 
-pub async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
+/// Exit codes beside success: it is not whole, and it could not be found out. Who watches it by a script must not take an outage
+/// for a forgery.
+const BROKEN: u8 = 1;
+const FAILED: u8 = 2;
+
+/// Never fails: what goes wrong is told, and an exit code of its own.
+pub async fn run(arguments: Arguments) -> ExitCode {
     let Command::Verify(arguments) = arguments.command;
+    match verified(&arguments).await {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("Error: {error:#}");
+            ExitCode::from(FAILED)
+        }
+    }
+}
+
+async fn verified(arguments: &Verify) -> anyhow::Result<ExitCode> {
     let key = match &arguments.public_key {
         Some(file) => {
             let text = std::fs::read_to_string(file)
@@ -69,7 +85,7 @@ pub async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         Err(error @ Broken::Read(_)) => Err(error.into()),
         Err(broken) => {
             println!("the audit log is NOT whole: {broken}");
-            Ok(ExitCode::from(1))
+            Ok(ExitCode::from(BROKEN))
         }
     }
 }

@@ -57,7 +57,7 @@ fn main() -> anyhow::Result<ExitCode> {
             Command::Operator(arguments) => operator::run(arguments).await.map(|()| ExitCode::SUCCESS),
             Command::Crds(arguments) => crds::run(arguments).await,
             Command::Fleet(arguments) => fleet::run(arguments).await.map(|()| ExitCode::SUCCESS),
-            Command::Audit(arguments) => audit::run(arguments).await,
+            Command::Audit(arguments) => Ok(audit::run(arguments).await),
             Command::Penin(arguments) => penin::run(arguments).await,
             Command::Model(arguments) => model::run(arguments).await.map(|()| ExitCode::SUCCESS),
             Command::ModelProxy(arguments) => model_proxy::run(arguments).await.map(|()| ExitCode::SUCCESS),

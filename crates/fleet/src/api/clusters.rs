@@ -21,9 +21,8 @@ pub async fn list(State(app): State<App>, query: Query) -> Result<Json<api::Clus
         environment: environment.map(|environment| environment.name().to_owned()),
         health: query.one_of("healthStatus", &["Unknown", "Healthy", "Degraded", "Unhealthy"])?,
         labels: query.labels()?,
-        fresh: None,
     };
-    clusters::list(&app.fleet, filter, query.window()?)
+    clusters::list(&app.fleet, &filter, query.window()?)
         .await
         .map(Json)
 }

@@ -5,7 +5,6 @@ use gantry_fleet_domain::{
     cluster::{self, Health, NewCluster},
     fields::Complaints,
 };
-use jiff::Timestamp;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
@@ -30,20 +29,18 @@ use crate::{
 
 pub const KIND: &str = "cluster";
 
-pub async fn list(fleet: &Fleet, mut filter: store::Filter, window: Window) -> Result<api::Clusters, Error> {
-    let now = fleet.now();
-    filter.fresh = Some((time(now - cluster::FRESH), time(now + cluster::FRESH)));
-    let (rows, total) = store::list(&fleet.pool, &filter, window).await?;
+pub async fn list(fleet: &Fleet, filter: &store::Filter, window: Window) -> Result<api::Clusters, Error> {
+    let (rows, total) = store::list(&fleet.pool, filter, cluster::FRESH, window).await?;
     Ok(api::Clusters {
         page: api::Page::new(total, window.limit, window.offset, rows.len()),
-        clusters: rows.into_iter().map(|row| wire(row, now)).collect(),
+        clusters: rows.into_iter().map(wire).collect(),
     })
 }
 
 pub async fn get(fleet: &Fleet, name: &str) -> Result<(api::Cluster, i64), Error> {
     let row = row(fleet, name).await?;
     let revision = row.revision;
-    Ok((wire(row, fleet.now()), revision))
+    Ok((wire(row), revision))
 }
 
 async fn row(fleet: &Fleet, name: &str) -> Result<ClusterRow, Error> {
@@ -56,7 +53,7 @@ async fn row(fleet: &Fleet, name: &str) -> Result<ClusterRow, Error> {
 /// What the last look found; it is at most a minute old while the cluster is enabled.
 pub async fn health(fleet: &Fleet, name: &str) -> Result<api::ClusterHealth, Error> {
     let row = row(fleet, name).await?;
-    let shown = shown(&row, fleet.now());
+    let shown = shown(&row);
     let is_known = shown.health != Health::Unknown;
     Ok(api::ClusterHealth {
         api_server_reachable: row.latency_ms.is_some() && is_known,
@@ -111,7 +108,7 @@ pub async fn register(fleet: &Fleet, ask: &Ask, body: api::RegisterCluster) -> R
     }
     let now = time(work.now);
     let verdict = cluster::verdict(&Look::sight(&Ok(look.clone())));
-    let row = ClusterRow {
+    let mut row = ClusterRow {
         id,
         name: new.name,
         description: new.description,
@@ -131,9 +128,9 @@ pub async fn register(fleet: &Fleet, ask: &Ask, body: api::RegisterCluster) -> R
         revision: 1,
         registered_at: now,
         updated_at: now,
+        read_at: now,
     };
-    let next = time(work.now + fleet.health_interval);
-    store::insert(work.db(), &row, &sealed, next)
+    let seen = store::insert(work.db(), &row, &sealed, fleet.health_interval)
         .await
         .map_err(|error| {
             if is_taken(&error, "clusters_name_key") {
@@ -145,9 +142,10 @@ pub async fn register(fleet: &Fleet, ask: &Ask, body: api::RegisterCluster) -> R
                 error.into()
             }
         })?;
+    (row.health_since, row.checked_at, row.read_at) = (Some(seen), Some(seen), seen);
     store::set_identity(work.db(), id, identity.as_deref()).await?;
     if let Some(crds) = &look.crds {
-        store::set_crds(work.db(), id, crds, now).await?;
+        store::set_crds(work.db(), id, crds).await?;
     }
     let details = json!({"name": row.name, "environment": row.environment, "server": row.api_server_url});
     let reply = finish(work, row, "cluster.registered", details, 201).await?;
@@ -363,7 +361,7 @@ async fn finish(
 ) -> Result<Reply, Error> {
     let id = row.id.to_string();
     let revision = row.revision;
-    let reply = Reply::json(status, &wire(row, work.now), Some(revision))?;
+    let reply = Reply::json(status, &wire(row), Some(revision))?;
     work.record(Record {
         action,
         outcome: "Succeeded",
@@ -386,7 +384,8 @@ fn count(number: i32) -> u32 {
     u32::try_from(number).unwrap_or(0)
 }
 
-fn shown(row: &ClusterRow, now: Timestamp) -> cluster::Shown {
+/// As old as the database says, which dated the look.
+fn shown(row: &ClusterRow) -> cluster::Shown {
     cluster::shown(
         &cluster::Stored {
             health: Health::from_name(&row.health).unwrap_or(Health::Unknown),
@@ -396,12 +395,12 @@ fn shown(row: &ClusterRow, now: Timestamp) -> cluster::Shown {
             checked_at: row.checked_at.map(Into::into),
             is_enabled: row.enabled,
         },
-        now,
+        row.read_at.into(),
     )
 }
 
-fn wire(row: ClusterRow, now: Timestamp) -> api::Cluster {
-    let shown = shown(&row, now);
+fn wire(row: ClusterRow) -> api::Cluster {
+    let shown = shown(&row);
     api::Cluster {
         health_status: shown.health.name().to_owned(),
         cluster_id: row.id,

@@ -252,7 +252,13 @@ pub async fn diff(
     })
 }
 
-#[tracing::instrument(name = "operator.validate", skip_all, fields(crd = name))]
+/// In the span of a validation, which begins before they are known.
+pub(super) fn say_whose(operator: Option<&str>, version: Option<&str>) {
+    let span = tracing::Span::current();
+    span.record("operator", operator).record("version", version);
+}
+
+#[tracing::instrument(name = "operator.validate", skip_all, fields(crd = name, operator, version))]
 pub async fn validate(
     fleet: &Fleet,
     name: &str,
@@ -281,6 +287,7 @@ pub async fn validate(
         .ok_or_else(|| missing(name))?;
     let history = store::history(&mut connection, row.id).await?;
     let waived = waivers::of(&mut connection, row.id).await?;
+    say_whose(row.operator_name.as_deref(), body.new_operator_version.as_deref());
     let from = match &body.from_operator_version {
         Some(version) => find(&history, version)?,
         None => history.first().ok_or_else(|| missing(name))?,

@@ -14,9 +14,8 @@ use crate::{
     infrastructure::{
         kubernetes::{self, Look, Unreachable},
         store::{
-            accesses,
+            Terms, accesses,
             clusters::{self as store, Claim, ClusterRow, Seen},
-            time,
         },
     },
 };
@@ -27,16 +26,13 @@ const LEASE: SignedDuration = SignedDuration::from_secs(60);
 const PATIENCE: Duration = Duration::from_secs(50);
 
 /// Takes clusters whose time has come; other replicas look past them.
-pub async fn claim(fleet: &Fleet, most: usize) -> Result<(Claim, Vec<ClusterRow>), Error> {
-    let now = fleet.now();
+pub async fn claim(fleet: &Fleet, most: usize) -> Result<Vec<(Claim, ClusterRow)>, Error> {
     let most = i64::try_from(most).unwrap_or(1);
-    let latest = now + fleet.health_interval + LEASE + LEASE;
-    let claim = Claim {
-        holder: fleet.holder,
-        until: time(now + LEASE),
+    let terms = Terms {
+        lease: LEASE,
+        farthest: fleet.health_interval + LEASE + LEASE,
     };
-    let rows = store::claim(&fleet.pool, claim, time(now), time(latest), most).await?;
-    Ok((claim, rows))
+    Ok(store::claim(&fleet.pool, fleet.holder, terms, most).await?)
 }
 
 /// Looks at one that was taken. Whoever needs longer than the lease has lost it, and gives the turn to others.
@@ -91,16 +87,13 @@ async fn look_at(fleet: &Fleet, claim: Claim, row: &ClusterRow) -> Result<(), Er
         message: verdict.message,
     };
     let mut work = Work::of(fleet, SYSTEM, None).await?;
-    let (now, next) = (
-        time(work.now),
-        time(work.now + spread(fleet.health_interval, row.id)),
-    );
-    if !store::seen(work.db(), row.id, claim, &seen, now, next).await? {
+    let after = spread(fleet.health_interval, row.id);
+    if !store::seen(work.db(), row.id, claim, &seen, after).await? {
         // Another look has it by now, perhaps with other credentials: that one counts.
         return Ok(());
     }
     if let Some(crds) = look.and_then(|look| look.crds.as_ref()) {
-        store::set_crds(work.db(), row.id, crds, now).await?;
+        store::set_crds(work.db(), row.id, crds).await?;
     }
     if let (Ok(access), Err(_)) = (&access, &found) {
         accesses::failed(work.db(), &access.counted).await?;

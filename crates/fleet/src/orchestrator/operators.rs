@@ -140,7 +140,7 @@ pub async fn register(fleet: &Fleet, ask: &Ask, body: api::RegisterOperator) -> 
         crd_names: Vec::new(),
     };
     // At once: what its versions bring is found out in the background.
-    store::insert(work.db(), &row, now).await.map_err(|error| {
+    store::insert(work.db(), &row).await.map_err(|error| {
         if is_taken(&error, "operators_name_key") {
             Error::Conflict {
                 code: "OPERATOR_ALREADY_EXISTS",
@@ -205,8 +205,7 @@ pub async fn change(fleet: &Fleet, ask: &Ask, name: &str, body: api::ChangeOpera
             (None, Some(older)) => {
                 changed.push("currentVersion");
                 store::add_version(work.db(), row.id, &older).await?;
-                let now = time(work.now);
-                store::visit_soon(work.db(), row.id, now).await?;
+                store::visit_soon(work.db(), row.id).await?;
                 row.current_version = Some(older.version);
             }
             (None, None) => complaints.add(
@@ -241,8 +240,7 @@ pub async fn change(fleet: &Fleet, ask: &Ask, name: &str, body: api::ChangeOpera
     if other_values || renewed.is_some() {
         store::forget_attempts(work.db(), row.id).await?;
         store::read_again(work.db(), row.id, other_values).await?;
-        let now = time(work.now);
-        store::visit_soon(work.db(), row.id, now).await?;
+        store::visit_soon(work.db(), row.id).await?;
     }
     row.has_update = has_update(row.current_version.as_deref(), row.latest_version.as_deref());
     row.revision += 1;
@@ -302,10 +300,9 @@ pub async fn refresh(fleet: &Fleet, ask: &Ask, name: &str) -> Result<Reply, Erro
         Begun::Repeated(reply) => return Ok(reply),
     };
     let (row, found) = take_versions(&mut work, name, found).await?;
-    let now = time(work.now);
     store::forget_attempts(work.db(), row.id).await?;
     store::read_again(work.db(), row.id, false).await?;
-    store::visit_soon(work.db(), row.id, now).await?;
+    store::visit_soon(work.db(), row.id).await?;
     finish(
         work,
         row,

@@ -14,7 +14,7 @@ use uuid::Uuid;
 
 use super::{
     Ask, Fleet, Record, Work,
-    crds::{KIND, find, missing, read_proposal},
+    crds::{KIND, find, missing, read_proposal, say_whose},
     reach,
 };
 use crate::{
@@ -37,7 +37,7 @@ const TRIES: usize = 4;
 /// For one cluster; all of them together have `prove_within`.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-#[tracing::instrument(name = "operator.validate", skip_all, fields(crd = name))]
+#[tracing::instrument(name = "operator.validate", skip_all, fields(crd = name, operator, version))]
 pub async fn prove(
     fleet: &Fleet,
     ask: &Ask,
@@ -67,6 +67,12 @@ pub async fn prove(
         Some(version) => find(&history, version)?,
         None => history.first().ok_or_else(|| missing(name))?,
     };
+    // Of a proposal the version is not known.
+    let version = body
+        .new_schema_definition
+        .is_none()
+        .then_some(&*stored.operator_version);
+    say_whose(row.operator_name.as_deref(), version);
     let stored = store::definition(&mut connection, row.id, &stored.operator_version).await?;
     drop(connection);
     let new = match body.new_schema_definition {

@@ -14,7 +14,7 @@ use crate::{
     Error,
     infrastructure::{
         keys::LocalKeys,
-        store::{clusters as cluster_store, operators as operator_store, time},
+        store::{Terms, clusters as cluster_store, operators as operator_store},
         tokens::KeySource,
     },
 };
@@ -162,8 +162,7 @@ impl Shared {
     }
 
     async fn look_at_clusters(&self) -> Result<(), Error> {
-        let (claim, rows) = health::claim(&self.fleet, self.turns.available_permits()).await?;
-        for row in rows {
+        for (claim, row) in health::claim(&self.fleet, self.turns.available_permits()).await? {
             let fleet = self.fleet.clone();
             self.begin(async move {
                 if let Err(error) = health::visit(&fleet, claim, &row).await {
@@ -180,14 +179,16 @@ impl Shared {
     }
 
     async fn visit_repositories(&self) -> Result<(), Error> {
-        let (fleet, now) = (&self.fleet, self.fleet.now());
+        let fleet = &self.fleet;
         let most = i64::try_from(self.turns.available_permits()).unwrap_or(1);
-        let latest = now + fleet.refresh_interval + VISIT + VISIT;
-        let (now, until, latest) = (time(now), time(now + VISIT), time(latest));
-        for row in operator_store::claim(&fleet.pool, fleet.holder, now, until, latest, most).await? {
+        let terms = Terms {
+            lease: VISIT,
+            farthest: fleet.refresh_interval + VISIT + VISIT,
+        };
+        for (until, row) in operator_store::claim(&fleet.pool, fleet.holder, terms, most).await? {
             let fleet = fleet.clone();
             self.begin(async move {
-                let next = match repositories::visit(&fleet, &row, VISIT_PATIENCE).await {
+                let after = match repositories::visit(&fleet, &row, VISIT_PATIENCE).await {
                     Ok(next) => next,
                     Err(error) => {
                         let error = &error as &dyn std::error::Error;
@@ -199,9 +200,8 @@ impl Shared {
                         SignedDuration::from_mins(1)
                     }
                 };
-                let next = time(fleet.now() + next);
                 // If that fails, it comes back when the claim ends.
-                let _ = operator_store::release(&fleet.pool, row.id, fleet.holder, until, next).await;
+                let _ = operator_store::release(&fleet.pool, row.id, fleet.holder, until, after).await;
             });
         }
         Ok(())

@@ -4,20 +4,28 @@
 use std::{
     collections::BTreeSet,
     io::Write as _,
+    os::unix::fs::MetadataExt as _,
     path::Path,
     process::Command,
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, AtomicI64, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
-use super::support::{Asker, Running, definition, kube::StandIn, settings, token};
-use gantry_fleet::{Server, infrastructure::private_postgres::PrivatePostgres, orchestrator::audit::verify};
+use super::support::{Asker, Running, charts::Repository, definition, kube::StandIn, settings, token};
+use gantry_fleet::{
+    Server,
+    infrastructure::{
+        keys::{Keys, LocalKeys},
+        private_postgres::PrivatePostgres,
+    },
+    orchestrator::audit::verify,
+};
 use gantry_fleet_domain::access::Role;
 use jiff::{SignedDuration, Timestamp};
-use serde_json::json;
+use serde_json::{Value, json};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_answered_write_is_lost_and_none_is_done_twice() {
@@ -106,15 +114,21 @@ async fn no_answered_write_is_lost_and_none_is_done_twice() {
 struct SmallDisk(std::path::PathBuf);
 
 impl SmallDisk {
+    /// None where only root may: then the test cannot be done, and anything else that keeps it from being done is a failure.
     fn mount(path: &Path) -> Option<Self> {
         std::fs::create_dir_all(path).unwrap();
         let mounted = Command::new("mount")
             .args(["-t", "tmpfs", "-o", "size=112m,mode=755", "tmpfs"])
             .arg(path)
-            .status();
-        mounted
-            .is_ok_and(|status| status.success())
-            .then(|| Self(path.to_owned()))
+            .output()
+            .unwrap();
+        if mounted.status.success() {
+            return Some(Self(path.to_owned()));
+        }
+        let is_root = std::fs::metadata(path).unwrap().uid() == 0;
+        let said = String::from_utf8_lossy(&mounted.stderr);
+        assert!(!is_root, "no file system can be mounted here: {said}");
+        None
     }
 
     fn fill(&self) {
@@ -138,7 +152,7 @@ async fn a_full_disk_is_no_success_and_when_there_is_room_again_it_goes_on() {
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
     let folder = super::support::open_folder();
     let Some(disk) = SmallDisk::mount(&folder.path().join("disk")) else {
-        println!("NOT TESTED: a full disk, because no file system can be mounted here");
+        println!("NOT TESTED: a full disk, because only root may mount a file system");
         return;
     };
     let mut postgres = PrivatePostgres::start(&disk.0.join("postgres")).await.unwrap();
@@ -247,14 +261,9 @@ async fn a_clock_that_jumps_neither_stops_the_looks_nor_locks_anybody_out() {
             (cluster.asked() > asked + 6).then_some(())
         })
         .await;
-        // Not by a look from another time.
-        let now = Timestamp::now() + SignedDuration::from_hours(hours);
-        let got = super::support::until("what is told is from now", async || {
-            let got = admin.get("/clusters/c").await.expect(200).body;
-            let at: Timestamp = got["lastHealthCheckAt"].as_str()?.parse().ok()?;
-            (at.duration_since(now).abs() < SignedDuration::from_mins(1)).then_some(got)
-        })
-        .await;
+        // Looks are dated by the database, whatever the server takes the time for.
+        let got = admin.get("/clusters/c").await.expect(200).body;
+        assert!(is_recent(&got["lastHealthCheckAt"]), "{got}");
         assert_eq!(got["healthStatus"], "Healthy");
         let name = format!("t{turn}s.example.com");
         let body = json!({"schemaDefinition": definition(&name, json!({})), "operatorVersion": "1.0.0"});
@@ -263,4 +272,70 @@ async fn a_clock_that_jumps_neither_stops_the_looks_nor_locks_anybody_out() {
     let pool = super::support::pool(&running.database_url).await;
     verify(&pool, &[], None).await.unwrap();
     running.server.stop().await;
+}
+
+fn is_recent(at: &Value) -> bool {
+    let at: Timestamp = at.as_str().unwrap().parse().unwrap();
+    at.duration_since(Timestamp::now()).abs() < SignedDuration::from_mins(1)
+}
+
+#[tokio::test]
+async fn replicas_whose_clocks_differ_share_the_work_all_the_same() {
+    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+    for hours in [1, -1] {
+        let folder = tempfile::tempdir().unwrap();
+        let url = super::support::database().await;
+        let key = super::support::key_line();
+        let replica = async |hours: i64| {
+            let mut settings = settings(&url, folder.path());
+            settings.keys = Keys::local(LocalKeys::parse(&key).unwrap());
+            settings.health_interval = SignedDuration::from_secs(1);
+            settings.refresh_interval = SignedDuration::from_secs(1);
+            settings.clock = Arc::new(move || Timestamp::now() + SignedDuration::from_hours(hours));
+            Server::start(settings).await.unwrap()
+        };
+        let (right, wrong) = (replica(0).await, replica(hours).await);
+        let (cluster, repository) = (StandIn::start().await, Repository::start().await);
+        repository.chart("widget", "1.0.0", &[]);
+        // Both by the one whose clock is wrong: what it writes is what the other one has to live with.
+        let theirs = Asker::new(&wrong, Some(token("admin", Role::Admin)));
+        let body = json!({
+            "name": "widget", "namespace": "ops", "chartRepository": repository.url, "chartName": "widget",
+        });
+        theirs.post("/operators", &body).await.expect(201);
+        let got = theirs
+            .post("/clusters", &cluster.registration("c", "t"))
+            .await
+            .expect(201);
+        assert!(is_recent(&got.body["lastHealthCheckAt"]), "{}", got.text);
+        // The first one is the registration's.
+        let gaps = |times: &Mutex<Vec<Instant>>| -> Vec<Duration> {
+            let times = times.lock().unwrap();
+            times[1..].windows(2).map(|two| two[1] - two[0]).collect()
+        };
+        super::support::until("there were looks and visits again and again", async || {
+            let often = |times| gaps(times).len() >= 5;
+            (often(&cluster.looks) && often(&repository.visits)).then_some(())
+        })
+        .await;
+        // A second after the last one, or a tenth earlier, whoever is at it: sooner, somebody was at it besides.
+        for gaps in [gaps(&cluster.looks), gaps(&repository.visits)] {
+            let shortest = gaps.iter().min().unwrap();
+            assert!(*shortest >= Duration::from_millis(880), "{hours} h: {gaps:?}");
+        }
+        // What people are told is the same wherever they ask.
+        for server in [&right, &wrong] {
+            let asker = Asker::new(server, Some(token("admin", Role::Admin)));
+            let got = asker.get("/clusters?healthStatus=Healthy").await.expect(200).body;
+            assert_eq!(got["total"], 1, "{hours} h: {got}");
+            let got = asker.get("/clusters/c").await.expect(200).body;
+            assert_eq!(got["healthStatus"], "Healthy", "{hours} h: {got}");
+            assert!(
+                is_recent(&got["lastHealthCheckAt"]) && is_recent(&got["healthSince"]),
+                "{got}"
+            );
+        }
+        right.stop().await;
+        wrong.stop().await;
+    }
 }

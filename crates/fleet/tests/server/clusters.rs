@@ -656,6 +656,7 @@ async fn many_clusters_are_looked_at_over_few_connections() {
 #[tokio::test]
 async fn a_look_that_began_before_a_change_does_not_count_after_it() {
     use gantry_fleet::infrastructure::store::{
+        Terms,
         clusters::{self as store, Claim, Seen},
         time,
     };
@@ -669,18 +670,19 @@ async fn a_look_that_began_before_a_change_does_not_count_after_it() {
     running.server.stop().await;
     let pool = pool(&running.database_url).await;
     let mut connection = pool.acquire().await.unwrap();
-    let (replica, now) = (uuid::Uuid::new_v4(), Timestamp::now());
-    let after = |seconds: i64| time(now + SignedDuration::from_secs(seconds));
-    let look = async |at: i64| {
-        let claim = Claim {
-            holder: replica,
-            until: after(at + 60),
-        };
-        let mut rows = store::claim(&pool, claim, after(at), after(100_000), 1)
-            .await
-            .unwrap();
-        (claim, rows.pop().unwrap())
+    let replica = uuid::Uuid::new_v4();
+    let terms = Terms {
+        lease: SignedDuration::from_mins(1),
+        farthest: SignedDuration::from_hours(1),
     };
+    let look = async || {
+        let mut claimed = store::claim(&pool, replica, terms, 1).await.unwrap();
+        claimed.pop().unwrap()
+    };
+    sqlx::query("update clusters set check_at = now()")
+        .execute(&pool)
+        .await
+        .unwrap();
     let seen = |health: &'static str| Seen {
         kubernetes_version: None,
         nodes: None,
@@ -689,21 +691,27 @@ async fn a_look_that_began_before_a_change_does_not_count_after_it() {
         reason: "Timeout",
         message: String::new(),
     };
-    let (before, row) = look(1000).await;
+    let (before, row) = look().await;
     // A new kubeconfig comes, and the same replica looks again while the first look hangs.
-    store::update(&mut connection, &row, None, after(1001))
+    store::update(&mut connection, &row, None, time(Timestamp::now()))
         .await
         .unwrap();
     let write = async |connection: &mut sqlx::PgConnection, claim: Claim, health: &'static str| {
-        store::seen(connection, row.id, claim, &seen(health), after(1011), after(2000))
-            .await
-            .unwrap()
+        store::seen(
+            connection,
+            row.id,
+            claim,
+            &seen(health),
+            SignedDuration::from_mins(1),
+        )
+        .await
+        .unwrap()
     };
     assert!(
         !write(&mut connection, before, "Unhealthy").await,
         "it lost its claim"
     );
-    let (now, _) = look(1002).await;
+    let (now, _) = look().await;
     assert!(
         !write(&mut connection, before, "Unhealthy").await,
         "the new one has it"

@@ -143,6 +143,131 @@ async fn clients_have_to_show_a_certificate_where_that_is_asked_for() {
 }
 
 #[tokio::test]
+async fn another_authority_of_clients_is_taken_over() {
+    let folder = tempfile::tempdir().unwrap();
+    let (server, server_key) = certificate(folder.path(), "server");
+    let (before, before_key) = certificate(folder.path(), "before");
+    let (after, after_key) = certificate(folder.path(), "after");
+    let used = folder.path().join("clients.crt");
+    std::fs::copy(&before, &used).unwrap();
+    let running = Running::with(|settings| {
+        settings.tls = Some(TlsFiles {
+            certificate: server.clone().into(),
+            key: server_key.into(),
+            client_authority: Some(used.clone()),
+        });
+    })
+    .await;
+    let url = format!("https://{}/health", running.server.address);
+    // A new client each time: what is open stays open.
+    let works = async |certificate: &str, key: &str| {
+        let asked = client(&server, Some((certificate, key))).get(&url).send().await;
+        asked.is_ok_and(|got| got.status() == 200)
+    };
+    assert!(works(&before, &before_key).await);
+    assert!(!works(&after, &after_key).await);
+    std::fs::copy(&after, &used).unwrap();
+    until("the new authority counts", async || {
+        works(&after, &after_key).await.then_some(())
+    })
+    .await;
+    assert!(
+        !works(&before, &before_key).await,
+        "the old one does not any more"
+    );
+    // One that cannot be read changes nothing, least of all that clients have to show something.
+    std::fs::write(&used, "no certificate").unwrap();
+    tokio::time::sleep(std::time::Duration::from_secs(6)).await;
+    assert!(works(&after, &after_key).await);
+    let stranger = client(&server, None).get(&url).send().await;
+    assert!(stranger.is_err());
+    running.server.stop().await;
+}
+
+/// What a client begins with that knows nothing newer than `version`: all else is such that the server would take it.
+fn client_hello(version: [u8; 2]) -> Vec<u8> {
+    // ECDHE with a P-256 key and AES: with GCM as since 1.2, and with CBC as before. X25519 and P-256.
+    let suites = [0xc0, 0x2b, 0xc0, 0x09];
+    let extensions = [
+        &[0, 10, 0, 6, 0, 4, 0, 29, 0, 23][..],
+        &[0, 11, 0, 2, 1, 0],
+        &[0, 13, 0, 4, 0, 2, 4, 3],
+        &[0, 23, 0, 0],
+    ]
+    .concat();
+    let body = [
+        &version[..],
+        &[7; 32],
+        &[0],
+        &[0, suites.len() as u8],
+        &suites,
+        &[1, 0],
+        &[0, extensions.len() as u8],
+        &extensions,
+    ]
+    .concat();
+    let message = [&[1, 0, 0, body.len() as u8][..], &body].concat();
+    [&[22, 3, 1, 0, message.len() as u8][..], &message].concat()
+}
+
+#[tokio::test]
+async fn tls_1_2_is_spoken_and_nothing_older() {
+    use std::sync::Arc;
+
+    use rustls::pki_types::{CertificateDer, ServerName, pem::PemObject as _};
+    use tokio::{
+        io::{AsyncReadExt as _, AsyncWriteExt as _},
+        net::TcpStream,
+    };
+
+    let folder = tempfile::tempdir().unwrap();
+    let (certificate, key) = certificate(folder.path(), "server");
+    let running = Running::with(|settings| {
+        settings.tls = Some(TlsFiles {
+            certificate: certificate.clone().into(),
+            key: key.into(),
+            client_authority: None,
+        });
+    })
+    .await;
+    let address = running.server.address;
+
+    let mut roots = rustls::RootCertStore::empty();
+    roots
+        .add(CertificateDer::from_pem_file(&certificate).unwrap())
+        .unwrap();
+    let config = rustls::ClientConfig::builder_with_protocol_versions(&[&rustls::version::TLS12])
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    let connector = tokio_rustls::TlsConnector::from(Arc::new(config));
+    let stream = TcpStream::connect(address).await.unwrap();
+    let name = ServerName::from(address.ip());
+    let mut stream = connector.connect(name, stream).await.unwrap();
+    let version = stream.get_ref().1.protocol_version();
+    assert_eq!(version, Some(rustls::ProtocolVersion::TLSv1_2));
+    let request = format!("GET /health HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = vec![0; 12];
+    stream.read_exact(&mut answer).await.unwrap();
+    assert_eq!(answer, b"HTTP/1.1 200");
+
+    let answered = async |version: [u8; 2]| {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        stream.write_all(&client_hello(version)).await.unwrap();
+        let mut head = [0; 7];
+        stream.read_exact(&mut head).await.unwrap();
+        (head[0], [head[5], head[6]])
+    };
+    // A handshake goes on with the server's hello (2); what is refused gets a fatal (2) alert: `protocol_version` (70).
+    let (kind, first) = answered([3, 3]).await;
+    assert_eq!((kind, first[0]), (22, 2), "1.2 in the same words");
+    for older in [[3, 2], [3, 1]] {
+        assert_eq!(answered(older).await, (21, [2, 70]), "{older:?}");
+    }
+    running.server.stop().await;
+}
+
+#[tokio::test]
 async fn plain_http_on_an_open_address_has_to_be_meant() {
     let folder = tempfile::tempdir().unwrap();
     let mut settings = settings(&super::support::database().await, folder.path());

@@ -15,3 +15,4 @@ mod secrets;
 #[allow(dead_code, reason = "the tests of the library use the rest of it")]
 #[path = "../../../fleet/tests/server/support/mod.rs"]
 mod support;
+mod verify;

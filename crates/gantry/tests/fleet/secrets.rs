@@ -1,13 +1,16 @@
 //! What the server writes into its log and sends to a collector: that it can be found by trace and user, goes on in other
 //! servers, and holds no secret.
 
+use std::collections::BTreeMap;
+
 use base64::{Engine as _, engine::general_purpose::STANDARD};
+use opentelemetry_proto::tonic::common::v1::any_value::Value as Attribute;
 use serde_json::{Value, json};
 
 use super::{
     collector::{self, Collector},
     process::Process,
-    support::{charts::Repository, database, key_line, kube::StandIn, until},
+    support::{charts::Repository, database, definition, key_line, kube::StandIn, until},
 };
 
 const PLANTED: &str = "planted-s3cret-t0ken-that-must-not-show";
@@ -132,6 +135,76 @@ async fn logs_and_traces_tell_who_asked_and_no_secret() {
         assert_eq!(line, None, "in the log");
         assert!(!exported.contains(form), "{form} in the exported traces");
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_validation_is_a_span_that_names_the_operator_and_its_version() {
+    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+    let (collector, address) = (Collector::default(), collector::free().unwrap());
+    collector.serve(address);
+    let (folder, url, key) = (tempfile::tempdir().unwrap(), database().await, key_line());
+    let endpoint = format!("http://{address}");
+    let server = Process::start(&url, &key, folder.path(), &["--otlp-endpoint", &endpoint]).await;
+    let (admin, cluster, repository) = (server.admin(), StandIn::start().await, Repository::start().await);
+    let definition = definition("widgets.example.com", json!({"size": {"type": "string"}}));
+    repository.chart(
+        "widget",
+        "1.0.0",
+        &[("crds/widgets.yaml", definition.to_string())],
+    );
+    let operator = json!({
+        "name": "widget-operator", "namespace": "w", "chartRepository": repository.url, "chartName": "widget",
+    });
+    admin.post("/operators", &operator).await.expect(201);
+    admin
+        .post("/clusters", &cluster.registration("c", "t"))
+        .await
+        .expect(201);
+    until("its definition is known", async || {
+        (admin.get("/crds/widgets.example.com").await.status == 200).then_some(())
+    })
+    .await;
+    let proposal = json!({"newSchemaDefinition": definition, "newOperatorVersion": "1.1.0"});
+    admin
+        .post("/crds/widgets.example.com/validate", &proposal)
+        .await
+        .expect(200);
+    admin
+        .post("/crds/widgets.example.com/prove", &json!({"clusters": ["c"]}))
+        .await
+        .expect(200);
+    server.stop().await;
+
+    let spans = collector.spans();
+    let mut told: Vec<BTreeMap<String, String>> = spans
+        .iter()
+        .filter(|span| span.name == "operator.validate")
+        .map(|span| {
+            let wanted = |key: &str| ["crd", "operator", "version"].contains(&key);
+            let attributes = span.attributes.iter().filter(|attribute| wanted(&attribute.key));
+            attributes
+                .map(
+                    |attribute| match attribute.value.as_ref().unwrap().value.as_ref().unwrap() {
+                        Attribute::StringValue(text) => (attribute.key.clone(), text.clone()),
+                        other => panic!("{other:?}"),
+                    },
+                )
+                .collect()
+        })
+        .collect();
+    told.sort();
+    // The validation, of what is to come, and the proof, of what is there.
+    let expected = ["1.0.0", "1.1.0"].map(|version| {
+        let pairs = [
+            ("crd", "widgets.example.com"),
+            ("operator", "widget-operator"),
+            ("version", version),
+        ];
+        pairs
+            .map(|(key, value)| (key.to_owned(), value.to_owned()))
+            .into()
+    });
+    assert_eq!(told, expected);
 }
 
 /// What was opened is in memory.

@@ -9,7 +9,7 @@ use anyhow::Context as _;
 use gantry_e2e::{cluster::eventually, fleet::Fleet};
 use serde_json::json;
 
-const DEFINITION: &str = r#"{{- if .Values.crds.enabled }}
+pub const DEFINITION: &str = r#"{{- if .Values.crds.enabled }}
 apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
 metadata:
@@ -36,7 +36,7 @@ spec:
 {{- end }}
 "#;
 
-fn program(name: &str) -> anyhow::Result<PathBuf> {
+pub fn program(name: &str) -> anyhow::Result<PathBuf> {
     let path = std::env::var_os("PATH").context("no PATH")?;
     std::env::split_paths(&path)
         .map(|folder| folder.join(name))
@@ -44,7 +44,7 @@ fn program(name: &str) -> anyhow::Result<PathBuf> {
         .with_context(|| format!("{name} is not installed; dev/tools installs it"))
 }
 
-fn run(program: &Path, arguments: &[&str], folder: &Path) -> anyhow::Result<()> {
+pub fn run(program: &Path, arguments: &[&str], folder: &Path) -> anyhow::Result<()> {
     let done = Command::new(program)
         .args(arguments)
         .current_dir(folder)
@@ -60,7 +60,7 @@ fn run(program: &Path, arguments: &[&str], folder: &Path) -> anyhow::Result<()> 
 }
 
 /// A chart whose definition only Helm can tell.
-fn chart(folder: &Path, version: &str, fields: &[&str]) -> anyhow::Result<()> {
+pub fn chart(folder: &Path, version: &str, fields: &[&str]) -> anyhow::Result<()> {
     let chart = folder.join("gizmo");
     std::fs::create_dir_all(chart.join("templates"))?;
     std::fs::write(
@@ -78,13 +78,13 @@ fn chart(folder: &Path, version: &str, fields: &[&str]) -> anyhow::Result<()> {
 }
 
 /// Debian's registry on a free port; ended when dropped.
-struct Registry {
+pub struct Registry {
     child: Child,
-    address: String,
+    pub address: String,
 }
 
 impl Registry {
-    fn start(folder: &Path) -> anyhow::Result<Self> {
+    pub fn start(folder: &Path) -> anyhow::Result<Self> {
         Self::with(folder, "")
     }
 
@@ -237,15 +237,15 @@ impl Drop for Web {
 }
 
 /// What was made of one version: whether it was found, and what is said about it.
-struct Version<'a> {
-    number: &'a str,
+pub struct Version<'a> {
+    pub number: &'a str,
     /// Before the definition of the good chart.
-    template: &'a str,
-    found: &'a str,
-    said: &'a str,
+    pub template: &'a str,
+    pub found: &'a str,
+    pub said: &'a str,
 }
 
-const VERSIONS: &[Version] = &[
+pub const VERSIONS: &[Version] = &[
     Version {
         number: "1.0.0",
         template: "",
@@ -368,6 +368,19 @@ async fn survived_with(helm: &str) -> anyhow::Result<()> {
         "name": "gizmo", "namespace": "gizmo", "chartRepository": format!("http://{}", web.address), "chartName": "gizmo",
         "defaultValues": {"crds": {"enabled": true}},
     });
+    // One that is not in the index; what is there instead may be what was meant.
+    let mut unknown = body.clone();
+    unknown["chartName"] = json!("gizmos");
+    let refused = fleet
+        .ask("POST", "/operators", Some(&unknown))
+        .await?
+        .expect(400)?;
+    assert_eq!(refused["error"]["code"], "CHART_NOT_FOUND", "{refused}");
+    let message = refused["error"]["message"].as_str().unwrap_or_default();
+    assert!(
+        message.contains("has no chart \"gizmos\"; it has gizmo"),
+        "{refused}"
+    );
     let begin = std::time::Instant::now();
     fleet.post("/operators", &body).await?;
     let versions = loop {

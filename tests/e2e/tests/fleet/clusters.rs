@@ -279,7 +279,16 @@ async fn a_cluster_that_is_lost_is_unhealthy_and_comes_back_by_itself() -> anyho
         .await?
         .expect(200)?;
     is("token", "Healthy").await?;
-    drop(other_door);
+    // A connection that is in use goes half-open: nothing comes through any more, and nobody says so.
+    eventually(async || {
+        anyhow::ensure!(other_door.through() > 0, "no connection is kept");
+        Ok(())
+    })
+    .await?;
+    other_door.jam();
+    assert_eq!(is("other", "Unhealthy").await?["healthReason"], "Timeout");
+    other_door.open();
+    assert_eq!(is("other", "Healthy").await?["healthReason"], "NodesReady");
     fleet.stop().await
 }
 

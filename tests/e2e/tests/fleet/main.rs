@@ -5,3 +5,4 @@ mod clusters;
 mod door;
 mod identities;
 mod objects;
+mod registry;

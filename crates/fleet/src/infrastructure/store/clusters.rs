@@ -1,10 +1,12 @@
-//! Clusters, their sealed credentials, and what was seen on them.
+//! Clusters, their sealed credentials, and what was seen on them. When somebody looks, when the next look is due, and how old
+//! the last one is: all of that is told by the clock of the database, since those of replicas may differ.
 
+use jiff::SignedDuration;
 use serde_json::Value;
 use sqlx::{FromRow, PgConnection, PgPool};
 use uuid::Uuid;
 
-use super::{Time, Window};
+use super::{Terms, Time, Window};
 use crate::infrastructure::keys::{Current, Sealed};
 
 /// Without the credentials: what is shown cannot hold them.
@@ -29,6 +31,8 @@ pub struct ClusterRow {
     pub revision: i64,
     pub registered_at: Time,
     pub updated_at: Time,
+    /// When this was read, by the clock that looks are dated by.
+    pub read_at: Time,
 }
 
 #[derive(FromRow)]
@@ -53,28 +57,30 @@ pub struct Filter {
     pub environment: Option<String>,
     pub health: Option<String>,
     pub labels: Value,
-    /// Looks before and after these count as none.
-    pub fresh: Option<(Time, Time)>,
 }
 
 macro_rules! columns {
     () => {
         "id, name, description, environment, api_server_url, kubernetes_version, nodes_ready, nodes_not_ready,
          latency_ms, health, health_reason, health_message, health_since, checked_at, labels, enabled, revision,
-         registered_at, updated_at"
+         registered_at, updated_at, now() as read_at"
     };
 }
 
 macro_rules! filter {
     () => {
         "($1::text is null or environment = $1) and labels @> $2
-         and ($3::text is null or $3 = case when checked_at between $4 and $5 then health else 'Unknown' end)"
+         and ($3::text is null or $3 = case
+             when checked_at between now() - make_interval(secs => $4) and now() + make_interval(secs => $4)
+             then health else 'Unknown' end)"
     };
 }
 
+/// A look that is older than `fresh`, or as far ahead, counts as none.
 pub async fn list(
     pool: &PgPool,
     filter: &Filter,
+    fresh: SignedDuration,
     window: Window,
 ) -> Result<(Vec<ClusterRow>, u64), sqlx::Error> {
     let rows = sqlx::query_as(concat!(
@@ -82,13 +88,12 @@ pub async fn list(
         columns!(),
         " from clusters where ",
         filter!(),
-        " order by name limit $6 offset $7"
+        " order by name limit $5 offset $6"
     ))
     .bind(&filter.environment)
     .bind(&filter.labels)
     .bind(&filter.health)
-    .bind(filter.fresh.map(|fresh| fresh.0))
-    .bind(filter.fresh.map(|fresh| fresh.1))
+    .bind(fresh.as_secs_f64())
     .bind(window.limit())
     .bind(window.offset())
     .fetch_all(pool)
@@ -97,8 +102,7 @@ pub async fn list(
         .bind(&filter.environment)
         .bind(&filter.labels)
         .bind(&filter.health)
-        .bind(filter.fresh.map(|fresh| fresh.0))
-        .bind(filter.fresh.map(|fresh| fresh.1))
+        .bind(fresh.as_secs_f64())
         .fetch_one(pool)
         .await?;
     Ok((rows, total as u64))
@@ -131,17 +135,19 @@ pub async fn count(connection: &mut PgConnection) -> Result<i64, sqlx::Error> {
         .await
 }
 
+/// One that was just looked at, and is looked at again `after` that. Gives the time that this was.
 pub async fn insert(
     connection: &mut PgConnection,
     row: &ClusterRow,
     sealed: &Sealed,
-    check_at: Time,
-) -> Result<(), sqlx::Error> {
-    sqlx::query(
+    after: SignedDuration,
+) -> Result<Time, sqlx::Error> {
+    sqlx::query_scalar(
         "insert into clusters (id, name, description, environment, api_server_url, kubeconfig, wrapped_key, key_id,
              kubernetes_version, nodes_ready, nodes_not_ready, latency_ms, health, health_reason, health_message,
              health_since, checked_at, labels, enabled, registered_at, updated_at, check_at)
-         values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $20, $21)",
+         values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, now(), now(), $16, $17, $18, $18, now() + make_interval(secs => $19))
+         returning checked_at",
     )
     .bind(row.id)
     .bind(&row.name)
@@ -158,15 +164,12 @@ pub async fn insert(
     .bind(&row.health)
     .bind(&row.health_reason)
     .bind(&row.health_message)
-    .bind(row.health_since)
-    .bind(row.checked_at)
     .bind(&row.labels)
     .bind(row.enabled)
     .bind(row.registered_at)
-    .bind(check_at)
-    .execute(connection)
+    .bind(after.as_secs_f64())
+    .fetch_one(connection)
     .await
-    .map(drop)
 }
 
 /// What people say of it; what was seen is `seen`'s. It is looked at anew at once: a look that is under way has lost its
@@ -180,7 +183,7 @@ pub async fn update(
     sqlx::query(
         "update clusters set description = $2, environment = $3, labels = $4, enabled = $5, api_server_url = $6,
              kubeconfig = coalesce($7, kubeconfig), wrapped_key = coalesce($8, wrapped_key),
-             key_id = coalesce($9, key_id), revision = revision + 1, updated_at = $10, check_at = $10,
+             key_id = coalesce($9, key_id), revision = revision + 1, updated_at = $10, check_at = now(),
              check_holder = null
          where id = $1",
     )
@@ -237,29 +240,39 @@ pub async fn sealed(pool: &PgPool, id: Uuid) -> Result<Option<Sealed>, sqlx::Err
     Ok(row.map(Into::into))
 }
 
-/// Clusters that are to be looked at, given to this claim until its end; other replicas look past them. One that would
-/// have to wait until after `latest` was written before a clock was put back, and is due as well.
+/// Clusters that are to be looked at, given to this holder until the lease ends; other replicas look past them. One that
+/// would have to wait longer than the farthest was written before a clock was put back, and is due as well.
 pub async fn claim(
     pool: &PgPool,
-    claim: Claim,
-    now: Time,
-    latest: Time,
+    holder: Uuid,
+    terms: Terms,
     most: i64,
-) -> Result<Vec<ClusterRow>, sqlx::Error> {
-    sqlx::query_as(concat!(
-        "update clusters set check_holder = $1, check_at = $3 where id in (
-             select id from clusters where enabled and (check_at <= $2 or check_at > $5) order by check_at limit $4
-             for update skip locked)
-         returning ",
+) -> Result<Vec<(Claim, ClusterRow)>, sqlx::Error> {
+    #[derive(FromRow)]
+    struct Claimed {
+        #[sqlx(flatten)]
+        row: ClusterRow,
+        check_at: Time,
+    }
+    let claimed: Vec<Claimed> = sqlx::query_as(concat!(
+        "update clusters set check_holder = $1, check_at = now() + make_interval(secs => $2) where id in (
+             select id from clusters
+             where enabled and (check_at <= now() or check_at > now() + make_interval(secs => $3))
+             order by check_at limit $4 for update skip locked)
+         returning check_at, ",
         columns!()
     ))
-    .bind(claim.holder)
-    .bind(now)
-    .bind(claim.until)
+    .bind(holder)
+    .bind(terms.lease.as_secs_f64())
+    .bind(terms.farthest.as_secs_f64())
     .bind(most)
-    .bind(latest)
     .fetch_all(pool)
-    .await
+    .await?;
+    let claim = |until| Claim { holder, until };
+    Ok(claimed
+        .into_iter()
+        .map(|one| (claim(one.check_at), one.row))
+        .collect())
 }
 
 /// Who looks at a cluster, and until when: no other look has the same two, not even the next one of the same replica.
@@ -280,23 +293,22 @@ pub struct Seen {
     pub message: String,
 }
 
-/// Writes it, unless the claim was lost since; whether it was written.
+/// Writes it, unless the claim was lost since; whether it was written. The next look is due `after` this one.
 pub async fn seen(
     connection: &mut PgConnection,
     id: Uuid,
     claim: Claim,
     seen: &Seen,
-    now: Time,
-    next: Time,
+    after: SignedDuration,
 ) -> Result<bool, sqlx::Error> {
     let done = sqlx::query(
         "update clusters set
-             health_since = case when health = $4 and health_reason = $5 then health_since else $7 end,
+             health_since = case when health = $4 and health_reason = $5 then health_since else now() end,
              kubernetes_version = coalesce($3, kubernetes_version),
-             nodes_ready = coalesce($8, nodes_ready), nodes_not_ready = coalesce($9, nodes_not_ready),
-             latency_ms = $10, health = $4, health_reason = $5, health_message = $6, checked_at = $7,
-             check_at = $11, check_holder = null
-         where id = $1 and check_holder = $2 and check_at = $12",
+             nodes_ready = coalesce($7, nodes_ready), nodes_not_ready = coalesce($8, nodes_not_ready),
+             latency_ms = $9, health = $4, health_reason = $5, health_message = $6, checked_at = now(),
+             check_at = now() + make_interval(secs => $10), check_holder = null
+         where id = $1 and check_holder = $2 and check_at = $11",
     )
     .bind(id)
     .bind(claim.holder)
@@ -304,11 +316,10 @@ pub async fn seen(
     .bind(seen.health)
     .bind(seen.reason)
     .bind(&seen.message)
-    .bind(now)
     .bind(seen.nodes.map(|nodes| nodes.0))
     .bind(seen.nodes.map(|nodes| nodes.1))
     .bind(seen.latency_ms)
-    .bind(next)
+    .bind(after.as_secs_f64())
     .bind(claim.until)
     .execute(connection)
     .await?;
@@ -338,7 +349,6 @@ pub async fn set_crds(
     connection: &mut PgConnection,
     cluster: Uuid,
     crds: &[SeenCrd],
-    now: Time,
 ) -> Result<(), sqlx::Error> {
     let names: Vec<&str> = crds.iter().map(|crd| crd.name.as_str()).collect();
     sqlx::query("delete from cluster_crds where cluster_id = $1 and name <> all($2)")
@@ -350,7 +360,7 @@ pub async fn set_crds(
     // In one statement, since there may be thousands; names of versions have no commas.
     sqlx::query(
         "insert into cluster_crds (cluster_id, name, digest, revision, stored_versions, seen_at)
-         select $1, name, digest, revision, string_to_array(versions, ','), $6
+         select $1, name, digest, revision, string_to_array(versions, ','), now()
          from unnest($2::text[], $3::text[], $4::text[], $5::text[]) _(name, digest, revision, versions)
          on conflict (cluster_id, name) do update set digest = excluded.digest, revision = excluded.revision,
              stored_versions = excluded.stored_versions, seen_at = excluded.seen_at",
@@ -360,7 +370,6 @@ pub async fn set_crds(
     .bind(column(|crd| crd.digest.clone()))
     .bind(column(|crd| crd.revision.clone()))
     .bind(column(|crd| crd.stored_versions.join(",")))
-    .bind(now)
     .execute(connection)
     .await
     .map(drop)

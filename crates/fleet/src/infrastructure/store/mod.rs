@@ -15,7 +15,7 @@ pub mod waivers;
 
 use std::collections::BTreeMap;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 
 /// Times cross into SQL and back in this shape.
@@ -33,6 +33,13 @@ pub fn labels(value: &Value) -> BTreeMap<String, String> {
         .flatten()
         .filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned())))
         .collect()
+}
+
+/// How long what is claimed belongs to its holder, and how far ahead a next time can be at most.
+#[derive(Clone, Copy, Debug)]
+pub struct Terms {
+    pub lease: SignedDuration,
+    pub farthest: SignedDuration,
 }
 
 /// Which part of a list.

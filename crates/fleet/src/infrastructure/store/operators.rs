@@ -1,10 +1,12 @@
-//! Operators and the versions in their chart repositories.
+//! Operators and the versions in their chart repositories. When a repository is visited is told by the clock of the database,
+//! since those of replicas may differ.
 
+use jiff::SignedDuration;
 use serde_json::Value;
 use sqlx::{FromRow, PgConnection, PgPool};
 use uuid::Uuid;
 
-use super::{Time, Window};
+use super::{Terms, Time, Window};
 use crate::infrastructure::keys::{Current, Sealed};
 
 #[derive(Clone, Debug, FromRow)]
@@ -127,15 +129,12 @@ pub async fn count(connection: &mut PgConnection) -> Result<i64, sqlx::Error> {
         .await
 }
 
-pub async fn insert(
-    connection: &mut PgConnection,
-    row: &OperatorRow,
-    refresh_at: Time,
-) -> Result<(), sqlx::Error> {
+/// Its repository is visited at once.
+pub async fn insert(connection: &mut PgConnection, row: &OperatorRow) -> Result<(), sqlx::Error> {
     sqlx::query(
         "insert into operators (id, name, description, namespace, chart_repository, chart_name, current_version,
              latest_version, has_update, labels, default_values, created_at, updated_at, refresh_at)
-         values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $12, $13)",
+         values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $12, now())",
     )
     .bind(row.id)
     .bind(&row.name)
@@ -149,7 +148,6 @@ pub async fn insert(
     .bind(&row.labels)
     .bind(&row.default_values)
     .bind(row.created_at)
-    .bind(refresh_at)
     .execute(connection)
     .await
     .map(drop)
@@ -427,10 +425,9 @@ pub async fn forget_attempts(connection: &mut PgConnection, operator: Uuid) -> R
 }
 
 /// The next visit is at once. One that is under way loses its claim, so that its end does not put this one off.
-pub async fn visit_soon(connection: &mut PgConnection, operator: Uuid, now: Time) -> Result<(), sqlx::Error> {
-    sqlx::query("update operators set refresh_at = $2, refresh_holder = null where id = $1")
+pub async fn visit_soon(connection: &mut PgConnection, operator: Uuid) -> Result<(), sqlx::Error> {
+    sqlx::query("update operators set refresh_at = now(), refresh_holder = null where id = $1")
         .bind(operator)
-        .bind(now)
         .execute(connection)
         .await
         .map(drop)
@@ -479,48 +476,53 @@ pub async fn brought(
     .await
 }
 
-/// Operators whose repository is to be asked, given to this holder until `until`; others look past them. One that would
-/// have to wait until after `latest` was written before a clock was put back, and is due as well.
+/// Operators whose repository is to be asked, with the time until which each is this holder's; others look past them until
+/// then. One that would have to wait longer than the farthest was written before a clock was put back, and is due as well.
 pub async fn claim(
     pool: &PgPool,
     holder: Uuid,
-    now: Time,
-    until: Time,
-    latest: Time,
+    terms: Terms,
     most: i64,
-) -> Result<Vec<OperatorRow>, sqlx::Error> {
-    sqlx::query_as(concat!(
-        "update operators o set refresh_holder = $1, refresh_at = $3 where o.id in (
-             select id from operators where refresh_at <= $2 or refresh_at > $5 order by refresh_at limit $4
-             for update skip locked)
-         returning ",
+) -> Result<Vec<(Time, OperatorRow)>, sqlx::Error> {
+    #[derive(FromRow)]
+    struct Claimed {
+        #[sqlx(flatten)]
+        row: OperatorRow,
+        refresh_at: Time,
+    }
+    let claimed: Vec<Claimed> = sqlx::query_as(concat!(
+        "update operators o set refresh_holder = $1, refresh_at = now() + make_interval(secs => $2) where o.id in (
+             select id from operators
+             where refresh_at <= now() or refresh_at > now() + make_interval(secs => $3)
+             order by refresh_at limit $4 for update skip locked)
+         returning o.refresh_at, ",
         columns!()
     ))
     .bind(holder)
-    .bind(now)
-    .bind(until)
+    .bind(terms.lease.as_secs_f64())
+    .bind(terms.farthest.as_secs_f64())
     .bind(most)
-    .bind(latest)
     .fetch_all(pool)
-    .await
+    .await?;
+    Ok(claimed.into_iter().map(|one| (one.refresh_at, one.row)).collect())
 }
 
-/// Gives an operator back that was claimed until `until`, to be asked again at `at`. Nothing happens when another visit has
-/// it by now.
+/// Gives an operator back that was claimed until `until`, to be asked again `after` now. Nothing happens when another visit
+/// has it by now.
 pub async fn release(
     pool: &PgPool,
     id: Uuid,
     holder: Uuid,
     until: Time,
-    at: Time,
+    after: SignedDuration,
 ) -> Result<(), sqlx::Error> {
     sqlx::query(
-        "update operators set refresh_holder = null, refresh_at = $3
+        "update operators set refresh_holder = null, refresh_at = now() + make_interval(secs => $3)
          where id = $1 and refresh_holder = $2 and refresh_at = $4",
     )
     .bind(id)
     .bind(holder)
-    .bind(at)
+    .bind(after.as_secs_f64())
     .bind(until)
     .execute(pool)
     .await

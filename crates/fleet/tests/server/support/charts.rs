@@ -6,6 +6,7 @@ use std::{
         Arc, Mutex,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
+    time::Instant,
 };
 
 use axum::{
@@ -16,6 +17,8 @@ use axum::{
 };
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
+
+const INDEX: &str = "charts/index.yaml";
 
 type Files = Arc<Mutex<BTreeMap<String, Vec<u8>>>>;
 
@@ -35,6 +38,8 @@ pub struct Repository {
     pub hangs: Arc<AtomicBool>,
     /// Manifests that were asked for in full.
     pub manifests: Arc<AtomicUsize>,
+    /// When the index was asked for: once by every visit.
+    pub visits: Arc<Mutex<Vec<Instant>>>,
 }
 
 #[derive(Clone, Default)]
@@ -47,6 +52,7 @@ struct Shared {
     hangs: Arc<AtomicBool>,
     told: Arc<AtomicUsize>,
     manifests: Arc<AtomicUsize>,
+    visits: Arc<Mutex<Vec<Instant>>>,
 }
 
 impl Shared {
@@ -84,6 +90,9 @@ impl Repository {
                         let Some(content) = shared.files.lock().unwrap().get(&path).cloned() else {
                             return StatusCode::NOT_FOUND.into_response();
                         };
+                        if path == INDEX {
+                            shared.visits.lock().unwrap().push(Instant::now());
+                        }
                         if path.contains("/manifests/") {
                             if method == Method::GET {
                                 shared.manifests.fetch_add(1, Ordering::SeqCst);
@@ -110,6 +119,7 @@ impl Repository {
             is_fickle: shared.is_fickle,
             hangs: shared.hangs,
             manifests: shared.manifests,
+            visits: shared.visits,
             index: Arc::new(Mutex::new(json!({"apiVersion": "v1", "entries": {}}))),
         };
         repository.write_index();
@@ -125,7 +135,7 @@ impl Repository {
 
     fn write_index(&self) {
         let text = self.index.lock().unwrap().to_string();
-        self.put("charts/index.yaml", text.into_bytes());
+        self.put(INDEX, text.into_bytes());
     }
 
     pub fn put(&self, path: &str, content: Vec<u8>) {

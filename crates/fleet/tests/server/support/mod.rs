@@ -1,6 +1,7 @@
 //! A real PostgreSQL, a server on it, and something to ask it with.
 
 pub mod charts;
+mod document;
 pub mod kube;
 
 use std::{
@@ -321,8 +322,8 @@ impl Asker {
         } else {
             format!("/api/v1{path}")
         };
-        let method = method.to_uppercase().parse().unwrap();
-        let mut request = self.http.request(method, format!("{}{path}", self.base));
+        let verb = method.to_uppercase().parse().unwrap();
+        let mut request = self.http.request(verb, format!("{}{path}", self.base));
         if let Some(token) = &self.token {
             request = request.bearer_auth(token);
         }
@@ -337,6 +338,16 @@ impl Asker {
         let answer = request.send().await?;
         let (status, headers) = (answer.status().as_u16(), answer.headers().clone());
         let text = answer.text().await?;
+        if (200..300).contains(&status) {
+            let content_type = headers
+                .get("content-type")
+                .map_or("", |value| value.to_str().unwrap());
+            let complaint = document::complaint(method, &path, status, content_type, &text);
+            assert_eq!(
+                complaint, None,
+                "{method} {path} is not answered as documented: {text}"
+            );
+        }
         Ok(Got {
             status,
             headers,
