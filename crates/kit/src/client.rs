@@ -13,20 +13,27 @@ use http::{
     header::{CONTENT_TYPE, RETRY_AFTER},
 };
 use http_body_util::{Either, Full};
-use kube::{Client, Config, client::ClientBuilder};
+use kube::{
+    Client, Config,
+    client::{Body, ClientBuilder, DynBody},
+};
 use serde_json::json;
-use tower::{BoxError, Layer, Service};
+use tower::{BoxError, Layer, Service, layer::util::Identity, util::BoxService};
 
 use crate::{
     error::{Error, Result},
     leader::Fence,
     metrics::Metrics,
+    silence::Silence,
 };
 
 /// Longest wait for one answer of the API server, unless asked otherwise.
 pub const DEADLINE: Duration = Duration::from_secs(15);
 /// Watches carry a bookmark about every minute; silence for longer means that the connection is dead.
-const SILENCE: Duration = Duration::from_secs(150);
+pub const SILENCE: Duration = Duration::from_secs(150);
+
+/// What kube makes of a configuration: all that is below us.
+type Network = BoxService<Request<Body>, Response<Box<DynBody>>, BoxError>;
 
 /// A client for controllers: retries are ours to decide, requests are counted.
 pub fn build(config: Config, metrics: &Metrics) -> Result<Client> {
@@ -34,13 +41,30 @@ pub fn build(config: Config, metrics: &Metrics) -> Result<Client> {
 }
 
 /// The same, with another idea of how long a connection may be silent.
-pub fn build_with(mut config: Config, metrics: &Metrics, silence: Duration) -> Result<Client> {
+pub fn build_with(config: Config, metrics: &Metrics, silence: Duration) -> Result<Client> {
+    build_above(&Identity::new(), config, metrics, silence)
+}
+
+/// The same above a layer that stands for the network: what goes wrong there meets what it would meet anywhere.
+pub(crate) fn build_above<L, S, B>(
+    layer: &L,
+    mut config: Config,
+    metrics: &Metrics,
+    silence: Duration,
+) -> Result<Client>
+where
+    L: Layer<Network, Service = S>,
+    S: Service<Request<Body>, Response = Response<B>, Error = BoxError> + Send + 'static,
+    S::Future: Send + 'static,
+    B: http_body::Body<Data = Bytes, Error = BoxError> + Send + 'static,
+{
     config.default_retry = false;
-    config.read_timeout = Some(silence);
     config.connect_timeout = Some(Duration::from_secs(5));
     let builder =
         ClientBuilder::try_from(config).map_err(|source| Error::api("build the API client", source))?;
     Ok(builder
+        .with_layer(layer)
+        .with_layer(&Silence::of(silence))
         .with_layer(&Counted {
             metrics: metrics.clone(),
         })

@@ -30,6 +30,7 @@ pub mod project;
 pub mod queue;
 pub mod references;
 pub mod refused;
+mod silence;
 pub mod store;
 #[cfg(test)]
 mod stub;

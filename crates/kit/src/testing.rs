@@ -2,33 +2,38 @@
 //!
 //! Requests pass through a list of rules. The first that matches decides what happens; a rule is used up after the
 //! number of times it was made for. Every write is logged, so that tests can say "no writes at rest" or "stop after the
-//! third one".
+//! third one". Around the faults is what the operator has around the network: requests are counted, what a busy server asks
+//! for is understood, and silence is not borne for ever.
 
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex, PoisonError},
     task::{Context, Poll},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use bytes::Bytes;
 use futures::{StreamExt, future::BoxFuture};
-use http::{Method, Request, Response, StatusCode};
+use http::{
+    HeaderValue, Method, Request, Response, StatusCode,
+    header::{CONTENT_TYPE, RETRY_AFTER},
+};
 use http_body::Frame;
 use http_body_util::{BodyExt, BodyStream, Full, StreamBody, combinators::UnsyncBoxBody};
-use kube::{
-    Client, Config,
-    client::{Body, ClientBuilder},
-};
+use kube::{Client, Config, client::Body};
 use serde_json::json;
 use tokio::sync::watch;
 use tower::{BoxError, Layer, Service};
+
+use crate::{client, error::Result, metrics::Metrics};
 
 /// What happens to a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// The server answers with this status and does nothing.
     Answer(u16),
+    /// The server is too busy, and asks in a header to be left alone for so many seconds.
+    Busy(u32),
     /// The server is slow.
     Delay(Duration),
     /// The request never arrives.
@@ -37,8 +42,11 @@ pub enum Fault {
     LoseReply,
     /// The answer never comes; nor does an error.
     Hang,
-    /// A list or read shows what it showed when it was first asked for since [`Faults::remember`].
+    /// A list or read shows what it showed when it was first asked for since [`Faults::remember`]. What was not asked for
+    /// then is let through, and the fault waits for what was.
     Stale,
+    /// A watch is answered, and then tells nothing, nor does it end.
+    MuteWatch,
     /// A watch ends after this many events.
     CutWatch(usize),
     /// A watch ends after this many events with "too old": what happened meanwhile is seen only as its outcome.
@@ -96,11 +104,23 @@ pub struct Write {
     pub method: Method,
     pub path: String,
     pub status: u16,
+    /// When it was answered.
+    pub at: Instant,
+}
+
+/// A request that a fault struck.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Struck {
+    pub fault: Fault,
+    pub method: Method,
+    pub path: String,
+    pub at: Instant,
 }
 
 #[derive(Default)]
 struct State {
     rules: Vec<Rule>,
+    struck: Vec<Struck>,
     writes: Vec<Write>,
     /// Writes that may still happen before the process counts as dead.
     writes_left: Option<usize>,
@@ -110,19 +130,35 @@ struct State {
 }
 
 /// Shared by the client and the test.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub struct Faults {
     state: Arc<Mutex<State>>,
     blind: Arc<watch::Sender<bool>>,
+    silence: Duration,
+}
+
+impl Default for Faults {
+    fn default() -> Self {
+        Self {
+            state: Arc::default(),
+            blind: Arc::default(),
+            silence: client::SILENCE,
+        }
+    }
 }
 
 impl Faults {
-    /// A client whose requests pass through these rules. Like that of the operator, it does not retry by itself.
-    pub fn client(&self, mut config: Config) -> Result<Client, kube::Error> {
-        config.default_retry = false;
-        Ok(ClientBuilder::try_from(config)?
-            .with_layer(&FaultLayer { faults: self.clone() })
-            .build())
+    /// With a client that bears less silence than the operator's.
+    #[must_use]
+    pub fn with_silence(mut self, silence: Duration) -> Self {
+        self.silence = silence;
+        self
+    }
+
+    /// The operator's client, whose requests pass through these rules before they reach the network.
+    pub fn client(&self, config: Config, metrics: &Metrics) -> Result<Client> {
+        let layer = FaultLayer { faults: self.clone() };
+        client::build_above(&layer, config, metrics, self.silence)
     }
 
     pub fn inject(&self, rule: Rule) {
@@ -147,6 +183,11 @@ impl Faults {
         state.memory.clear();
     }
 
+    /// Whether a list or read of this path can be shown again.
+    pub fn remembers(&self, path: &str) -> bool {
+        self.lock().memory.keys().any(|known| known.ends_with(path))
+    }
+
     /// While this holds, no watch tells anything. What was missed is told by none later: those watches end with "too old".
     pub fn be_blind(&self, blind: bool) {
         self.blind.send_replace(blind);
@@ -154,6 +195,11 @@ impl Faults {
 
     pub fn writes(&self) -> Vec<Write> {
         self.lock().writes.clone()
+    }
+
+    /// The requests that did not go as they would have, in their order.
+    pub fn struck(&self) -> Vec<Struck> {
+        self.lock().struck.clone()
     }
 
     /// Rules that were never, or not often enough, met: a test that injects a fault can check that it struck.
@@ -175,16 +221,29 @@ impl Faults {
         if state.dead {
             return Some(Fault::Hang);
         }
-        let rule = state.rules.iter_mut().find(|rule| {
+        let State {
+            rules,
+            struck,
+            memory,
+            ..
+        } = &mut *state;
+        let rule = rules.iter_mut().find(|rule| {
             rule.times > 0
                 && rule.method.as_ref().is_none_or(|wanted| wanted == method)
                 && path.contains(&rule.path)
+                && (rule.fault != Fault::Stale || memory.contains_key(&subject(path)))
         })?;
         if rule.skip > 0 {
             rule.skip -= 1;
             return None;
         }
         rule.times -= 1;
+        struck.push(Struck {
+            fault: rule.fault.clone(),
+            method: method.clone(),
+            path: path.to_owned(),
+            at: Instant::now(),
+        });
         Some(rule.fault.clone())
     }
 
@@ -194,7 +253,12 @@ impl Faults {
             return;
         }
         let mut state = self.lock();
-        state.writes.push(Write { method, path, status });
+        state.writes.push(Write {
+            method,
+            path,
+            status,
+            at: Instant::now(),
+        });
         if let Some(left) = &mut state.writes_left {
             *left = left.saturating_sub(1);
             state.dead = *left == 0;
@@ -229,8 +293,7 @@ impl<S, B> Service<Request<Body>> for FaultService<S>
 where
     S: Service<Request<Body>, Response = Response<B>, Error = BoxError>,
     S::Future: Send + 'static,
-    B: http_body::Body<Data = Bytes> + Send + 'static,
-    B::Error: Into<BoxError>,
+    B: http_body::Body<Data = Bytes, Error = BoxError> + Send + 'static,
 {
     type Response = Response<AnyBody>;
     type Error = BoxError;
@@ -254,6 +317,10 @@ where
                 let code = *code;
                 return Box::pin(async move { Ok(answer(code)) });
             }
+            Some(Fault::Busy(seconds)) => {
+                let seconds = *seconds;
+                return Box::pin(async move { Ok(busy(seconds)) });
+            }
             Some(Fault::Drop) => return Box::pin(async { Err("connection refused (injected)".into()) }),
             Some(Fault::Hang) => return Box::pin(std::future::pending()),
             Some(Fault::Stale) => {
@@ -274,13 +341,14 @@ where
             if fault == Some(Fault::LoseReply) {
                 return Err("connection reset (injected)".into());
             }
-            let response = response.map(|body| body.map_err(Into::into).boxed_unsync());
+            let response = response.map(BodyExt::boxed_unsync);
             let is_watch = path.contains("watch=true");
             match fault {
                 Some(Fault::CutWatch(after)) if is_watch => Ok(response.map(|body| cut(body, after, None))),
                 Some(Fault::ExpireWatch(after)) if is_watch => {
                     Ok(response.map(|body| cut(body, after, Some(expired()))))
                 }
+                Some(Fault::MuteWatch) if is_watch => Ok(response.map(|_| mute())),
                 Some(Fault::LateWatch(lag)) if is_watch => Ok(response.map(|body| late(body, lag))),
                 _ if is_watch => Ok(response.map(|body| hidden(body, faults.blind.subscribe()))),
                 _ if method == Method::GET => remembered(&faults, &path, response).await,
@@ -326,12 +394,28 @@ fn answer(code: u16) -> Response<AnyBody> {
     });
     let mut response = Response::new(whole(Bytes::from(body.to_string())));
     *response.status_mut() = StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    if code == 429 {
-        response
-            .headers_mut()
-            .insert("retry-after", http::HeaderValue::from_static("1"));
-    }
+    let json = HeaderValue::from_static("application/json");
+    response.headers_mut().insert(CONTENT_TYPE, json);
     response
+}
+
+/// As a server says it that sheds load.
+fn busy(seconds: u32) -> Response<AnyBody> {
+    let prose = Bytes::from_static(b"Too many requests, please try again later.\n");
+    let mut response = Response::new(whole(prose));
+    *response.status_mut() = StatusCode::TOO_MANY_REQUESTS;
+    let headers = response.headers_mut();
+    headers.insert(
+        CONTENT_TYPE,
+        HeaderValue::from_static("text/plain; charset=utf-8"),
+    );
+    headers.insert(RETRY_AFTER, seconds.into());
+    response
+}
+
+fn mute() -> AnyBody {
+    let nothing = futures::stream::pending::<Result<Frame<Bytes>, BoxError>>();
+    BodyExt::boxed_unsync(StreamBody::new(nothing))
 }
 
 fn expired() -> Bytes {

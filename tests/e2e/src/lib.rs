@@ -9,6 +9,7 @@ pub mod fixtures;
 pub mod fleet;
 pub mod operator;
 pub mod optional;
+pub mod process;
 pub mod snapshot;
 
 pub use cluster::{Cluster, eventually, eventually_for};

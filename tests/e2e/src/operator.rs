@@ -55,8 +55,8 @@ impl Running {
         options: Options,
         settings: Settings,
     ) -> anyhow::Result<Self> {
-        let client = faults.client(cluster.operator.clone())?;
         let metrics = Metrics::default();
+        let client = faults.client(cluster.operator.clone(), &metrics)?;
         let options = Options {
             own_namespace: cluster.namespace.clone(),
             ..options

@@ -325,6 +325,79 @@ async fn scale_a_model(ours: bool) -> anyhow::Result<()> {
     cluster.done().await
 }
 
+/// Another controller wants a field of a Service to be otherwise, and sets it whenever it sees our value. It is told who that
+/// is, and not fought without end; when the other one ends, all is well again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rival_is_named_and_not_fought_without_end() -> anyhow::Result<()> {
+    const NAME: &str = "mcpserver-a";
+    let cluster = Cluster::simulated().await?;
+    let operator = Running::start(&cluster, &Faults::default()).await?;
+    let resource = mcpserver_resource();
+    let spec = json!({"runtime": "python-string"});
+    cluster.apply(&resource, &server("a", spec)).await?;
+    wait_ready(&cluster, &resource, "a", "True", None).await?;
+    let services = cluster.api(&child_kinds()[1]);
+    let theirs = json!({
+        "apiVersion": "v1", "kind": "Service", "metadata": {"name": NAME}, "spec": {"selector": {"app": "theirs"}},
+    });
+    let their_api = services.clone();
+    let rival = tokio::spawn(async move {
+        let params = PatchParams::apply("rival-controller").force();
+        loop {
+            let live = their_api.get(NAME).await?;
+            if live.data["spec"]["selector"]["app"] != "theirs" {
+                their_api.patch(NAME, &params, &Patch::Apply(&theirs)).await?;
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        #[allow(unreachable_code, reason = "names the type of errors")]
+        anyhow::Ok(())
+    });
+    let our_writes = || {
+        let writes = operator.faults.writes().into_iter();
+        writes
+            .filter(|write| write.path.contains(&format!("/services/{NAME}?")))
+            .count()
+    };
+    let before = our_writes();
+    // The answer names the other one only after it was asked who that is.
+    let told = eventually_for(Duration::from_secs(120), async || {
+        let object = cluster.api(&resource).get("a").await?;
+        let ready = condition(&object, "Ready").context("no condition")?.clone();
+        ensure!(
+            ready["status"] == "False" && ready["reason"] == "Conflict",
+            "{ready}"
+        );
+        let message = ready["message"].as_str().unwrap_or_default().to_owned();
+        ensure!(message.contains("\"rival-controller\""), "{message}");
+        Ok(message)
+    })
+    .await?;
+    assert!(told.contains("Service mcpserver-a"), "{told}");
+    // The first six at once, then one after 15 s; the other one changes it ten times a second.
+    tokio::time::sleep(Duration::from_secs(8)).await;
+    let writes = our_writes() - before;
+    assert!((6..=8).contains(&writes), "{writes} writes");
+    // Its other children are looked after all the while.
+    deployments(&cluster)
+        .delete("mcpserver-a", &DeleteParams::default())
+        .await?;
+    eventually(async || Ok(deployments(&cluster).get("mcpserver-a").await?)).await?;
+    assert!(!rival.is_finished(), "the rival gave up: {:?}", rival.await);
+    rival.abort();
+    // After the pause it is written once more, and stays so for a minute.
+    eventually_for(Duration::from_secs(240), async || {
+        let object = cluster.api(&resource).get("a").await?;
+        let ready = condition(&object, "Ready").context("no condition")?.clone();
+        ensure!(ready["status"] == "True", "{ready}");
+        Ok(())
+    })
+    .await?;
+    let live = services.get(NAME).await?;
+    assert_eq!(live.data["spec"]["selector"]["app"], "mcpserver");
+    cluster.done().await
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_belongs_to_others_is_not_taken() -> anyhow::Result<()> {
     let cluster = Cluster::simulated().await?;

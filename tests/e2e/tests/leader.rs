@@ -3,7 +3,11 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
-use gantry_e2e::{Cluster, Running, eventually_for, fixtures, operator, snapshot};
+use gantry_e2e::{
+    Cluster, Running, eventually_for, fixtures, operator,
+    process::{Process, Watcher},
+    snapshot,
+};
 use gantry_kit::testing::{Fault, Faults, Rule};
 use http::Method;
 use k8s_openapi::api::coordination::v1::Lease;
@@ -208,4 +212,94 @@ async fn a_lease_that_is_deleted_makes_no_second_leader() -> anyhow::Result<()> 
     assert!(took < TAKEOVER, "took over after {took:?}");
     second.stop().await;
     cluster.done().await
+}
+
+/// What the program does by itself, as a Deployment runs it: the lease as long as it is by default, two namespaces of three.
+#[tokio::test(flavor = "multi_thread")]
+async fn of_two_processes_one_leads_and_a_killed_one_is_replaced() -> anyhow::Result<()> {
+    const DEFAULT_LEASE: Duration = Duration::from_secs(15);
+    let own = Cluster::simulated().await?;
+    let (other, foreign) = (own.in_new_namespace().await?, own.in_new_namespace().await?);
+    let start = async |name: &str| {
+        let arguments = [
+            ["--watch-namespace", &own.namespace],
+            ["--watch-namespace", &other.namespace],
+            ["--namespace", &own.namespace],
+            ["--identity", name],
+            ["--reach", "direct"],
+        ];
+        let arguments = [&["--leader-elect"], arguments.as_flattened()].concat();
+        let process = Process::start(&own, name, &arguments).await?;
+        let watcher = process.watcher();
+        eventually_for(Duration::from_secs(60), async || watcher.is_ready().await).await?;
+        anyhow::Ok(process)
+    };
+    let first = start("first").await?;
+    let second = start("second").await?;
+    let leaders = (first.watcher(), second.watcher());
+    eventually_for(Duration::from_secs(60), async || {
+        ensure!(leaders.0.leads().await?, "does not lead");
+        Ok(())
+    })
+    .await?;
+    let overlap_before = tokio::spawn(overlap(leaders.0, leaders.1.clone()));
+    let fixtures = fixtures::all();
+    let fixture = fixtures
+        .iter()
+        .find(|fixture| fixture.resource.kind == "MCPServer")
+        .context("MCPServer")?;
+    for cluster in [&foreign, &own, &other] {
+        cluster.apply(&fixture.resource, &fixture.base).await?;
+    }
+    for cluster in [&own, &other] {
+        fixtures::wait_ready(cluster, &fixture.resource, fixture.name, "True", None).await?;
+    }
+    assert!(!leaders.1.leads().await?, "the standby leads as well");
+
+    first.kill().await?;
+    let killed = Instant::now();
+    eventually_for(Duration::from_secs(60), async || {
+        ensure!(leaders.1.leads().await?, "does not lead");
+        Ok(())
+    })
+    .await?;
+    let took = killed.elapsed();
+    // The rest is for requests, and to look.
+    assert!(
+        took < DEFAULT_LEASE + Duration::from_secs(2),
+        "took over after {took:?}"
+    );
+    for cluster in [&own, &other] {
+        cluster.apply(&fixture.resource, &fixture.other).await?;
+        fixtures::wait_ready(cluster, &fixture.resource, fixture.name, "True", None).await?;
+    }
+    // Who comes back later finds the lease taken.
+    let third = start("third").await?;
+    let leaders = (leaders.1, third.watcher());
+    let overlap_again = tokio::spawn(overlap(leaders.0.clone(), leaders.1.clone()));
+    tokio::time::sleep(DEFAULT_LEASE).await;
+    assert!(
+        leaders.0.leads().await? && !leaders.1.leads().await?,
+        "it lost the lease"
+    );
+    // In the namespace that was not named, nothing happened all the while.
+    let left_alone = fixtures::get(&foreign, fixture).await?;
+    assert!(left_alone.data["status"].is_null(), "{}", left_alone.data);
+    assert!(snapshot::children(&foreign).await?.is_empty(), "it has children");
+    for overlap in [overlap_before, overlap_again] {
+        assert!(!overlap.is_finished(), "both led");
+        overlap.abort();
+    }
+    for cluster in [foreign, other, own] {
+        cluster.done().await?;
+    }
+    Ok(())
+}
+
+/// Ends when both lead at once: one says so before and after the other does.
+async fn overlap(first: Watcher, second: Watcher) {
+    let leads = async |watcher: &Watcher| watcher.leads().await.unwrap_or(false);
+    while !(leads(&first).await && leads(&second).await && leads(&first).await) {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
 }
