@@ -28,7 +28,7 @@ const MAX_RULES: usize = 32;
 /// How many values of a field are tried for that.
 const MAX_TRIED: usize = 6;
 /// How deep a value is made that has to be there and is not looked at.
-const MAX_DEPTH: usize = 12;
+pub const MAX_DEPTH: usize = 12;
 
 /// Keys of many forms.
 const KEYS: [&str; 6] = ["o", "", "0", "O o!", "*", "example.com/o"];
@@ -278,11 +278,7 @@ impl Maker<'_> {
         let mut complete = !reads.opaque && reads.items.is_none() && reads.sizes.is_empty();
         let mut base = Map::new();
         if place.root {
-            base = Map::from_iter([
-                ("apiVersion".to_owned(), json!("example.com/v1")),
-                ("kind".to_owned(), json!("Example")),
-                ("metadata".to_owned(), json!({"name": "example"})),
-            ]);
+            base = whole().into_iter().collect();
         }
         for name in &schema.required {
             if schema.demands(name)
@@ -460,7 +456,7 @@ impl Maker<'_> {
     }
 
     /// A value that the schema takes, if one is found.
-    fn sample(&mut self, schema: &Schema, depth: usize) -> Option<Value> {
+    pub fn sample(&mut self, schema: &Schema, depth: usize) -> Option<Value> {
         *self.left = self.left.saturating_sub(1);
         if depth == 0 || *self.left == 0 {
             return None;
@@ -500,6 +496,15 @@ impl Maker<'_> {
             }
         }
     }
+}
+
+/// What every whole object has.
+pub fn whole() -> [(String, Value); 3] {
+    [
+        ("apiVersion".to_owned(), json!("example.com/v1")),
+        ("kind".to_owned(), json!("Example")),
+        ("metadata".to_owned(), json!({"name": "example"})),
+    ]
 }
 
 /// What it takes to fill in and check a value: fields that it has, and fields that it could have.

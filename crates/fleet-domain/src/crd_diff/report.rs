@@ -124,7 +124,7 @@ pub fn compare(old: &[Crd], new: &[Crd], options: &Options) -> Report {
 }
 
 impl Report {
-    fn judge(&mut self, forward: bool, backward: bool) {
+    pub(super) fn judge(&mut self, forward: bool, backward: bool) {
         let towards = |direction: Direction| {
             Verdict::of(
                 self.findings

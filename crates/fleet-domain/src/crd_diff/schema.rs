@@ -534,6 +534,17 @@ impl Schema {
                 .is_none_or(|property| property.default.is_none())
     }
 
+    /// How many places it speaks of, beside combinations.
+    pub fn size(&self) -> usize {
+        let children = self.properties.values();
+        let others = self
+            .additional
+            .as_deref()
+            .into_iter()
+            .chain(self.items.as_deref());
+        1 + children.chain(others).map(Self::size).sum::<usize>()
+    }
+
     /// Whether an object may be refused because this field was dropped from it.
     pub fn misses(&self, name: &str) -> bool {
         self.demands(name) || self.counts_fields()

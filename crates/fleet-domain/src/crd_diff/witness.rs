@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use serde_json::Value;
 
 use super::{
-    candidates::{MAX_VALUES, Maker, Place, Plan, cost},
+    candidates::{MAX_DEPTH, MAX_VALUES, Maker, Place, Plan, cost, whole},
     object::{Checker, cel::Due, filled_in, keeps_all, prune},
     pattern::Budget,
     reads::{self, Reading, Reads},
@@ -77,6 +77,14 @@ pub enum Answer {
 }
 
 impl Model {
+    /// One that tries nothing.
+    pub fn idle() -> Self {
+        Self {
+            left: 0,
+            ..Self::default()
+        }
+    }
+
     /// Whether values that the old schema took break the rule of the new one.
     pub fn judge(&mut self, pair: Pair<'_>, rule: &Rule) -> Answer {
         let Some(reading) = self.read(rule, pair.new).filter(|reading| !reading.cut) else {
@@ -142,6 +150,37 @@ impl Model {
             (Answer::NotFound, None) if open || !met => Answer::Unknown,
             (answer, _) => answer,
         }
+    }
+
+    /// An object that the old schema takes and that leaves this field out, or has a null in it; and that the new one
+    /// refuses for having too few fields, or none of those that a combination asks for.
+    pub fn lacking(&mut self, pair: Pair<'_>, name: &str, null: bool) -> Option<String> {
+        let mut value = self.maker(&[]).sample(pair.old, MAX_DEPTH)?;
+        let fields = value.as_object_mut()?;
+        if null {
+            fields.insert(name.to_owned(), Value::Null);
+        } else {
+            fields.remove(name);
+        }
+        if pair.root {
+            for (name, own) in whole() {
+                fields.entry(name).or_insert(own);
+            }
+        }
+        let costs = cost(pair.old, &value) + cost(pair.new, &value);
+        self.left = self.left.saturating_sub(TRY + 4 * costs);
+        if self.left == 0 || !self.surely_is(pair, &filled_in(pair.old, &value)) {
+            return None;
+        }
+        let mut after = value.clone();
+        prune(pair.new, &mut after, pair.root);
+        let after = filled_in(pair.new, &after);
+        let mut alone = Schema::empty();
+        alone.limits.fields = pair.new.limits.fields;
+        alone.choices = (*pair.new.choices).clone().into();
+        let doubts = self.checker.skipped_patterns;
+        let refused = !self.checker.accepts(&alone, &after) && self.checker.skipped_patterns == doubts;
+        refused.then(|| example(&value))
     }
 
     /// Whether the defaults of something that the rule looks at are others than before.
