@@ -99,6 +99,12 @@ impl Plan {
         Value::Object(fields)
     }
 
+    /// What it took to find out what there is to try.
+    pub fn weight(&self) -> u64 {
+        let options = self.options.iter().map(|(_, values)| 1 + values.len());
+        (self.base.len() + options.sum::<usize>() + self.others.len()) as u64
+    }
+
     /// What it takes to make one.
     pub fn cost(&self) -> u64 {
         1 + 2 * (self.base.len() + self.options.len()) as u64
@@ -507,7 +513,7 @@ pub fn whole() -> [(String, Value); 3] {
     ]
 }
 
-/// What it takes to fill in and check a value: fields that it has, and fields that it could have.
+/// What it takes to fill in and check a value: fields that it has, and a little for those that are looked at for defaults.
 pub fn cost(schema: &Schema, value: &Value) -> u64 {
     match value {
         Value::Object(fields) => {
@@ -515,7 +521,8 @@ pub fn cost(schema: &Schema, value: &Value) -> u64 {
                 let child = schema.properties.get(name).or(schema.additional.as_deref());
                 child.map_or(1, |child| cost(child, value))
             });
-            (1 + schema.properties.len() + schema.required.len()) as u64 + children.sum::<u64>()
+            let looked_at = if schema.fills() { schema.properties.len() } else { 0 };
+            1 + ((looked_at + schema.required.len()) / 8) as u64 + children.sum::<u64>()
         }
         Value::Array(items) => {
             let entries = items

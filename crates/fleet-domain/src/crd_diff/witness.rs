@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use super::{
     candidates::{MAX_DEPTH, MAX_VALUES, Maker, Place, Plan, cost, whole},
+    meaning,
     object::{Checker, cel::Due, filled_in, keeps_all, prune},
     pattern::Budget,
     reads::{self, Reading, Reads},
@@ -19,6 +20,8 @@ use super::{
 const MAX_WORK: u64 = 700_000;
 /// What it takes to try one value, beside the rules.
 const TRY: u64 = 20;
+/// What it takes to find one that is tried.
+const PLAN: u64 = 4;
 /// How many values are altered until the old schema takes them.
 const MAX_REPAIRS: u32 = 16;
 /// So many of the old rules are looked at beside the new one.
@@ -243,6 +246,13 @@ impl Model {
         lost.any(|lost| path.starts_with(lost.as_str()) || lost.starts_with(path))
     }
 
+    /// What a rule means by its text, while there is room to look.
+    pub fn meaning(&mut self, rule: &Rule) -> Option<meaning::Expr> {
+        // It is written out part by part.
+        self.left = self.left.saturating_sub(rule.source.cost() + rule.source.text.len() as u64 / 4);
+        (self.left > 0).then(|| meaning::of(&rule.source))
+    }
+
     fn read(&mut self, rule: &Rule, schema: &Schema) -> Option<Reading> {
         self.left = self.left.saturating_sub(TRY + rule.source.cost());
         if self.left == 0 {
@@ -304,7 +314,9 @@ impl Model {
     }
 
     fn values(&mut self, pair: Pair<'_>, reads: &Reads, constants: &[Value]) -> Plan {
-        self.maker(constants).plan(place(pair), reads)
+        let plan = self.maker(constants).plan(place(pair), reads);
+        self.left = self.left.saturating_sub(PLAN * plan.weight());
+        plan
     }
 
     /// A value that the old schema is sure to take, with the same in all that the rule looks at.
@@ -464,7 +476,7 @@ impl Differing {
 
     fn of_field(&mut self, old: &Schema, new: &Schema, name: &str, reads: &Reads) -> bool {
         let (before, after) = (old.properties.get(name), new.properties.get(name));
-        let default = |schema: Option<&Schema>| schema.and_then(|schema| schema.default.clone());
-        default(before) != default(after) || self.on_the_way(before, after, reads)
+        let filled_in = before.and_then(|before| before.default.as_deref());
+        filled_in != after.and_then(|after| after.default.as_deref()) || self.on_the_way(before, after, reads)
     }
 }
