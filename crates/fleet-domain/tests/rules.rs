@@ -111,6 +111,38 @@ fn an_entry_is_equal_to_itself() {
     assert_eq!(report(&side(&[]), &side(&[rule])).forward, Some(Verdict::Safe));
 }
 
+/// A rule about changes is about clients, whatever it replaces.
+#[test]
+fn another_rule_about_changes() {
+    let report = report(
+        &with(texts(), &["self.a == oldSelf.a"]),
+        &with(texts(), &["self.b == oldSelf.b"]),
+    );
+    let finding = &report.findings[0];
+    assert_eq!(
+        (finding.class, finding.impact),
+        (Class::Clients, Impact::Undecidable)
+    );
+    assert_eq!(finding.before, "self.a == oldSelf.a");
+}
+
+/// What a rule is waived by is its own text, not what else went beside it.
+#[test]
+fn the_fingerprint_of_a_rule() {
+    let print = |old: &[&str]| {
+        let old = json!({"type": "object", "properties": texts(), "x-kubernetes-validations": old.iter().map(|rule| json!({"rule": rule})).collect::<Vec<_>>()});
+        let report = report(&old, &with(texts(), &["has(self.a)"]));
+        let finding = report
+            .findings
+            .iter()
+            .find(|finding| finding.after == "has(self.a)");
+        finding.unwrap().fingerprint.clone()
+    };
+    let one = print(&["has(self.b)"]);
+    assert_eq!(one, print(&[]));
+    assert_eq!(one, print(&["has(self.b)", "!has(self.a) || has(self.b)"]));
+}
+
 /// Comments are no part of a rule, whatever is in them.
 #[rstest]
 #[case::apostrophe(&[], "// don't change\nself == oldSelf", &[Kind::TransitionRuleAdded])]

@@ -521,7 +521,11 @@ pub fn cost(schema: &Schema, value: &Value) -> u64 {
                 let child = schema.properties.get(name).or(schema.additional.as_deref());
                 child.map_or(1, |child| cost(child, value))
             });
-            let looked_at = if schema.fills() { schema.properties.len() } else { 0 };
+            let looked_at = if schema.fills() {
+                schema.properties.len()
+            } else {
+                0
+            };
             1 + ((looked_at + schema.required.len()) / 8) as u64 + children.sum::<u64>()
         }
         Value::Array(items) => {

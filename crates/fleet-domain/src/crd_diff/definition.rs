@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::{
-    crd::{Crd, Version},
+    crd::{Column, Crd, Version},
     finding::{Class, Direction, Finding, Impact},
     kind::Kind,
     server::ServerVersion,
@@ -53,7 +53,7 @@ pub fn compare(old: &Crd, new: &Crd, direction: Direction, server: Option<Server
             "false",
         );
     }
-    let mut findings = sink.findings;
+    let mut findings = sink.finish();
     let stored = old.stored_versions.as_ref().or(new.stored_versions.as_ref());
     unserved_twice(&before, &afterwards, stored, &mut findings);
     findings
@@ -152,13 +152,17 @@ fn removed(sink: &mut Sink<'_>, old: &Crd, version: &Version) {
         sink.add_at(Kind::VersionNeverStored, path, before, "removed");
         return;
     }
+    if stored == Some(false) {
+        sink.add_at(Kind::VersionUnserved, path, before, "removed");
+        sink.note("This cluster has nothing stored in it; clients are refused all the same.");
+        return;
+    }
     sink.add_at(Kind::VersionRemoved, path, before, "removed");
     match stored {
         Some(true) => {
             sink.note("This cluster's status.storedVersions names it: the update is going to be refused.");
         }
-        Some(false) => sink.note("This cluster has nothing stored in it; clients are refused all the same."),
-        None => sink.note("Whether objects are stored in it, only a cluster's status.storedVersions tells."),
+        _ => sink.note("Whether objects are stored in it, only a cluster's status.storedVersions tells."),
     }
 }
 
@@ -204,12 +208,12 @@ fn versions(sink: &mut Sink<'_>, old: &Version, new: &Version) {
         _ => {}
     }
     if old.columns != new.columns {
-        let words = |columns: &[(String, String)]| {
-            let names: Vec<&str> = columns.iter().map(|(name, _)| name.as_str()).collect();
-            if names.is_empty() {
+        let words = |columns: &[Column]| {
+            let columns: Vec<String> = columns.iter().map(ToString::to_string).collect();
+            if columns.is_empty() {
                 "none".to_owned()
             } else {
-                names.join(", ")
+                columns.join(", ")
             }
         };
         sink.add_at(
@@ -322,7 +326,7 @@ fn lost_between(before: &Version, after: &Version, left: &mut usize) -> Lost {
     );
     // A field of another type is of no more use than one that is gone.
     let is_lost = |finding: &Finding| finding.class == Class::DataLoss || finding.kind == Kind::TypeChanged;
-    let lost = inner.findings.into_iter().filter(is_lost);
+    let lost = inner.finish().into_iter().filter(is_lost);
     let lost: Vec<String> = lost.map(|finding| finding.path).collect();
     if lost.is_empty() {
         Lost::Nothing

@@ -165,6 +165,10 @@ kinds! {
         "Values of the old type are refused."
         "owners of objects that set it, and clients that write it"
         "Add a new field for the new type, and keep the old one until nobody sets it."
+    ShapeChanged "shape-changed" DataLoss Breaking false
+        "Values of the old type are emptied when they are read, because the schema names nothing that is in them, and what is left is refused. No server spares them: what it compares with is emptied as well."
+        "owners of objects that set it, and clients that write it"
+        "Add a new field for the new type, and keep the old one until nobody sets it."
     RequiredAdded "required-added" RejectsObjects Breaking true
         "Objects without this field are refused, and there is no default to fill it in."
         "owners of objects that leave it out"
@@ -238,6 +242,11 @@ kinds! {
         "owners of objects that do not meet it"
         "Read both; check the stored objects with --objects; waive the finding if the new one takes everything that the old one took."
 
+    TooMany "too-many-findings" RejectsObjects Breaking false
+        "More was found than is written down. What is not named here may be worse than what is, and cannot be waived."
+        "owners of objects, and clients"
+        "Make the change in several steps, and compare each."
+
     // What surprises, and what does nothing.
     DefaultAdded "default-added" Clients Warning false
         "Objects that leave the field out get this value as soon as they are read."
@@ -279,6 +288,10 @@ kinds! {
         "Objects that were looked at are refused here from now on, or lose something, and no change that was found explains it."
         "owners of these objects"
         "Look at the objects that are named, and at both schemas of this place."
+    TooManyHarmless "too-many-changes" NoEffect Info false
+        "There are more changes that stop nobody than are written down."
+        "nobody"
+        "Nothing."
     NotComparable "not-comparable" RejectsObjects Undecidable false
         "A part of the schema could not be read, and it changed."
         "owners of objects that use it"

@@ -278,7 +278,7 @@ impl Report {
                     sink.hurts(hurt);
                 }
             });
-            self.findings.append(&mut sink.findings);
+            self.findings.append(&mut sink.finish());
         }
         self.findings.sort_by(|a, b| a.order().cmp(&b.order()));
         self.judge(self.forward.is_some(), self.backward.is_some());

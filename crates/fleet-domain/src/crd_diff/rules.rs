@@ -100,10 +100,13 @@ enum Lost {
 /// A rule that the old schema does not have, and what was found out about it.
 fn came(sink: &mut Sink<'_>, rule: &Rule, answer: Answer, before: Option<&Rule>, lost: Lost) {
     let after = rule.expression.as_str();
-    let (kind, text) = match before {
-        Some(before) => (Kind::RuleChanged, before.expression.as_str()),
-        None if rule.transition && !rule.optional_old_self => (Kind::TransitionRuleAdded, "no rule"),
-        None => (Kind::RuleAdded, "no rule"),
+    let text = before.map_or("no rule", |before| before.expression.as_str());
+    let kind = if rule.transition && !rule.optional_old_self {
+        Kind::TransitionRuleAdded
+    } else if before.is_some() {
+        Kind::RuleChanged
+    } else {
+        Kind::RuleAdded
     };
     match answer {
         Answer::Safe if rule.transition => {
@@ -135,7 +138,7 @@ fn came(sink: &mut Sink<'_>, rule: &Rule, answer: Answer, before: Option<&Rule>,
             sink.add(kind, text, after);
             sink.undecidable("no value was found that breaks it, and not all values were tried");
         }
-        Answer::Unknown if kind == Kind::RuleChanged => {
+        Answer::Unknown if before.is_some() => {
             sink.add(kind, text, after);
             sink.undecidable("what two CEL expressions let through cannot be compared by their text");
         }

@@ -29,7 +29,7 @@ pub enum Step<'a> {
 }
 
 pub struct Sink<'a> {
-    pub findings: Vec<Finding>,
+    findings: Vec<Finding>,
     direction: Direction,
     server: Option<ServerVersion>,
     crd: &'a str,
@@ -59,6 +59,8 @@ pub struct Mark {
 struct Room {
     findings: usize,
     bytes: usize,
+    /// So many were not.
+    cut: usize,
 }
 
 impl Default for Room {
@@ -66,6 +68,7 @@ impl Default for Room {
         Self {
             findings: MAX_FINDINGS,
             bytes: MAX_BYTES,
+            cut: 0,
         }
     }
 }
@@ -86,6 +89,20 @@ impl<'a> Sink<'a> {
             dropped: false,
             untold: None,
         }
+    }
+
+    /// All that was found, and that there was more.
+    pub fn finish(mut self) -> Vec<Finding> {
+        for (kind, cut) in [
+            (Kind::TooMany, self.harmful.cut),
+            (Kind::TooManyHarmless, self.harmless.cut),
+        ] {
+            if cut > 0 {
+                (self.harmful, self.harmless) = Default::default();
+                self.add_at(kind, "", "", format!("{cut} more are not written down"));
+            }
+        }
+        self.findings
     }
 
     /// Runs `inside` with findings that belong to this version.
@@ -181,6 +198,7 @@ impl<'a> Sink<'a> {
         }
         let room = self.room(kind);
         let has_room = room.findings > 0 && room.bytes > 0;
+        room.cut += usize::from(!has_room);
         self.dropped = !has_room;
         has_room
     }

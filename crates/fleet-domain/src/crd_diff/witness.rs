@@ -249,7 +249,9 @@ impl Model {
     /// What a rule means by its text, while there is room to look.
     pub fn meaning(&mut self, rule: &Rule) -> Option<meaning::Expr> {
         // It is written out part by part.
-        self.left = self.left.saturating_sub(rule.source.cost() + rule.source.text.len() as u64 / 4);
+        self.left = self
+            .left
+            .saturating_sub(rule.source.cost() + rule.source.text.len() as u64 / 4);
         (self.left > 0).then(|| meaning::of(&rule.source))
     }
 

@@ -319,10 +319,15 @@ pub const HOSTILE: &[Hostile] = &[
             // As long as rules are that are read at all.
             let side = |word: &str| {
                 with_fields((0..n.div_ceil(1_000)).map(|field| {
-                    let parts: Vec<String> = (0..n.min(1_000)).map(|i| format!("has(self.{word}{i:08})")).collect();
+                    let parts: Vec<String> = (0..n.min(1_000))
+                        .map(|i| format!("has(self.{word}{i:08})"))
+                        .collect();
                     let rules = json!([{"rule": parts.join(" && ")}]);
                     let fields = json!({"a": {"type": "string"}});
-                    (format!("f{field}"), json!({"type": "object", "properties": fields, "x-kubernetes-validations": rules}))
+                    (
+                        format!("f{field}"),
+                        json!({"type": "object", "properties": fields, "x-kubernetes-validations": rules}),
+                    )
                 }))
             };
             (side("a"), side("b"))
@@ -366,10 +371,12 @@ pub const HOSTILE: &[Hostile] = &[
         full: 12_000,
         make: |n| {
             let side = |served: bool| {
-                let fields: Map<String, Value> =
-                    (0..n).map(|i| (format!("f{i}"), json!({"type": "string"}))).collect();
+                let fields: Map<String, Value> = (0..n)
+                    .map(|i| (format!("f{i}"), json!({"type": "string"})))
+                    .collect();
                 let mut crd = document(json!({"type": "object", "properties": fields}));
-                let more = (0..n).map(|i| json!({"name": format!("w{i}"), "served": served, "storage": false}));
+                let more =
+                    (0..n).map(|i| json!({"name": format!("w{i}"), "served": served, "storage": false}));
                 let versions = crd["spec"]["versions"].as_array_mut().unwrap();
                 versions.extend(more);
                 crd
