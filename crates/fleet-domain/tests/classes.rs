@@ -96,6 +96,20 @@ fn typing_what_was_free(#[case] new: Value, #[case] server: &str, #[case] findin
     assert_eq!(said(&report), findings);
 }
 
+/// A value whose schema names nothing of what is in it is emptied before it is refused, which no server spares.
+#[rstest]
+#[case::object_to_text(json!({"type": "object", "properties": {"x": {"type": "string"}}}), json!({"type": "string"}), Kind::ShapeChanged, Class::DataLoss)]
+#[case::map_to_list(json!({"type": "object", "additionalProperties": {"type": "string"}}), json!({"type": "array", "items": {"type": "string"}}), Kind::ShapeChanged, Class::DataLoss)]
+#[case::list_to_map(json!({"type": "array", "items": {"type": "object", "properties": {"x": {"type": "string"}}}}), json!({"type": "object", "additionalProperties": {"type": "string"}}), Kind::ShapeChanged, Class::DataLoss)]
+#[case::list_of_texts(json!({"type": "array", "items": {"type": "string"}}), json!({"type": "object", "additionalProperties": {"type": "string"}}), Kind::TypeChanged, Class::Clients)]
+#[case::nothing_in_it(json!({"type": "object"}), json!({"type": "string"}), Kind::TypeChanged, Class::Clients)]
+#[case::kept(open(), json!({"type": "string", "x-kubernetes-preserve-unknown-fields": true}), Kind::TypeChanged, Class::Clients)]
+#[case::text(json!({"type": "string"}), json!({"type": "object", "properties": {"x": {"type": "string"}}}), Kind::TypeChanged, Class::Clients)]
+fn another_shape(#[case] old: Value, #[case] new: Value, #[case] kind: Kind, #[case] class: Class) {
+    let report = forward(&field(&old), &field(&new), "1.33");
+    assert_eq!(said(&report), [(kind, class, ".spec.a")]);
+}
+
 /// `additionalProperties: true` keeps keys, and nothing of the objects below them.
 #[test]
 fn a_map_of_anything_empties_objects() {

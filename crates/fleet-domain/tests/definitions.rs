@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 
 use gantry_fleet_domain::crd_diff::{
-    Crd, Harm, Impact, Kind, Options, Prover, Report, Verdict, Waiver, compare, render,
+    Class, Crd, Harm, Impact, Kind, Options, Prover, Report, Verdict, Waiver, compare, render,
 };
 use rstest::rstest;
 use serde_json::{Value, json};
@@ -99,7 +99,7 @@ fn storage_without_a_webhook_loses_what_the_other_version_does_not_know() {
 #[case::unknown(None, false, Kind::VersionRemoved)]
 #[case::stored(Some(json!(["v1", "v1beta1"])), false, Kind::VersionRemoved)]
 #[case::never_stored(Some(json!(["v1"])), false, Kind::VersionNeverStored)]
-#[case::served(Some(json!(["v1"])), true, Kind::VersionRemoved)]
+#[case::served(Some(json!(["v1"])), true, Kind::VersionUnserved)]
 fn stored_versions_of_a_cluster_decide(
     #[case] stored: Option<Value>,
     #[case] served: bool,
@@ -116,6 +116,41 @@ fn stored_versions_of_a_cluster_decide(
     });
     let report = forward(&[old], &[new]);
     assert_eq!(report.findings[0].kind, kind);
+}
+
+/// Who used the version is refused, and nothing is lost: nothing stands in the way of a rollback.
+#[test]
+fn a_version_that_goes_and_was_never_stored() {
+    let old = crd(|d| d["status"]["storedVersions"] = json!(["v1"]));
+    let new = crd(|d| {
+        d["spec"]["versions"].as_array_mut().unwrap().pop();
+    });
+    let report = both(&[old], &[new]);
+    assert_eq!(
+        (report.findings[0].class, report.forward),
+        (Class::Clients, Some(Verdict::Breaking))
+    );
+    assert_eq!(report.points_of_no_return, []);
+}
+
+#[rstest]
+#[case::priority(json!({"priority": 1}), true)]
+#[case::type_(json!({"type": "date"}), true)]
+#[case::format(json!({"format": "int32"}), true)]
+#[case::description(json!({"description": "what it is"}), false)]
+fn printer_columns(#[case] more: Value, #[case] changed: bool) {
+    let side = |more: &Value| {
+        let mut column = json!({"name": "A", "jsonPath": ".spec.a", "type": "integer"});
+        for (word, value) in more.as_object().unwrap() {
+            column[word] = value.clone();
+        }
+        crd(|d| d["spec"]["versions"][0]["additionalPrinterColumns"] = json!([column]))
+    };
+    let report = forward(&[side(&json!({}))], &[side(&more)]);
+    assert_eq!(
+        report.findings.iter().any(|f| f.kind == Kind::ColumnsChanged),
+        changed
+    );
 }
 
 #[test]

@@ -92,6 +92,76 @@ fn an_example_is_refused(
     );
 }
 
+/// Two entries of one list are not one and the same.
+#[rstest]
+#[case::equal(&[], "!has(self.l) || self.l.all(x, self.l.all(y, x.t == y.t))")]
+#[case::or_another_field(&[], "!has(self.l) || self.l.all(x, self.l.all(y, x.t != y.t || x == y))")]
+#[case::differs(&[], "!has(self.l) || !self.l.exists(x, self.l.exists(y, x.t != y.t))")]
+#[case::of_one_name(&[], "!has(self.l) || self.l.all(x, self.l.all(x, x.t == x.t) && self.l.exists_one(y, y.t == x.t))")]
+#[case::picked(&[], "!has(self.l) || self.l.filter(x, self.l.filter(y, y.t == x.t).size() > 1).size() == 0")]
+fn entries_of_one_list_differ(#[case] old: &[&str], #[case] new: &str) {
+    let report = report(&with(list(), old), &with(list(), &[new]));
+    assert_ne!(report.forward, Some(Verdict::Safe), "{:?}", report.findings);
+}
+
+#[test]
+fn an_entry_is_equal_to_itself() {
+    let side = |rules: &[&str]| with(list(), rules);
+    let rule = "!has(self.l) || self.l.all(x, x.t == x.t)";
+    assert_eq!(report(&side(&[]), &side(&[rule])).forward, Some(Verdict::Safe));
+}
+
+/// A rule about changes is about clients, whatever it replaces.
+#[test]
+fn another_rule_about_changes() {
+    let report = report(
+        &with(texts(), &["self.a == oldSelf.a"]),
+        &with(texts(), &["self.b == oldSelf.b"]),
+    );
+    let finding = &report.findings[0];
+    assert_eq!(
+        (finding.class, finding.impact),
+        (Class::Clients, Impact::Undecidable)
+    );
+    assert_eq!(finding.before, "self.a == oldSelf.a");
+}
+
+/// What a rule is waived by is its own text, not what else went beside it.
+#[test]
+fn the_fingerprint_of_a_rule() {
+    let print = |old: &[&str]| {
+        let old = json!({"type": "object", "properties": texts(), "x-kubernetes-validations": old.iter().map(|rule| json!({"rule": rule})).collect::<Vec<_>>()});
+        let report = report(&old, &with(texts(), &["has(self.a)"]));
+        let finding = report
+            .findings
+            .iter()
+            .find(|finding| finding.after == "has(self.a)");
+        finding.unwrap().fingerprint.clone()
+    };
+    let one = print(&["has(self.b)"]);
+    assert_eq!(one, print(&[]));
+    assert_eq!(one, print(&["has(self.b)", "!has(self.a) || has(self.b)"]));
+}
+
+/// Comments are no part of a rule, whatever is in them.
+#[rstest]
+#[case::apostrophe(&[], "// don't change\nself == oldSelf", &[Kind::TransitionRuleAdded])]
+#[case::in_a_comment(&[], "self != 'x' // oldSelf", &[Kind::RuleAdded])]
+#[case::behind_a_raw_text(&[], "self.matches(r'^\\') || self == oldSelf", &[Kind::TransitionRuleAdded])]
+#[case::in_a_text(&[], "self != 'oldSelf'", &[Kind::RuleAdded])]
+#[case::no_longer_a_comment(&["self != 'x' // && self != 'y'"], "self != 'x' //\n && self != 'y'", &[Kind::RuleChanged])]
+#[case::another_comment(&["self != 'x' // one"], "self != 'x'\n// two", &[])]
+#[case::slashes_in_a_text(&["self != 'http://x'"], "self != 'http://y'", &[Kind::RuleChanged])]
+fn comments(#[case] old: &[&str], #[case] new: &str, #[case] kinds: &[Kind]) {
+    let side = |rules: &[&str]| {
+        let rules: Vec<Value> = rules.iter().map(|rule| json!({"rule": rule})).collect();
+        json!({"type": "object", "properties": {"a": {"type": "string", "x-kubernetes-validations": rules}}})
+    };
+    let report = report(&side(old), &side(&[new]));
+    let found: Vec<Kind> = report.findings.iter().map(|finding| finding.kind).collect();
+    assert_eq!(found, kinds);
+}
+
 #[test]
 fn a_null_is_not_there() {
     let side = |rules: &[&str]| {

@@ -28,7 +28,7 @@ const MAX_RULES: usize = 32;
 /// How many values of a field are tried for that.
 const MAX_TRIED: usize = 6;
 /// How deep a value is made that has to be there and is not looked at.
-const MAX_DEPTH: usize = 12;
+pub const MAX_DEPTH: usize = 12;
 
 /// Keys of many forms.
 const KEYS: [&str; 6] = ["o", "", "0", "O o!", "*", "example.com/o"];
@@ -97,6 +97,12 @@ impl Plan {
             rest /= values.len();
         }
         Value::Object(fields)
+    }
+
+    /// What it took to find out what there is to try.
+    pub fn weight(&self) -> u64 {
+        let options = self.options.iter().map(|(_, values)| 1 + values.len());
+        (self.base.len() + options.sum::<usize>() + self.others.len()) as u64
     }
 
     /// What it takes to make one.
@@ -278,11 +284,7 @@ impl Maker<'_> {
         let mut complete = !reads.opaque && reads.items.is_none() && reads.sizes.is_empty();
         let mut base = Map::new();
         if place.root {
-            base = Map::from_iter([
-                ("apiVersion".to_owned(), json!("example.com/v1")),
-                ("kind".to_owned(), json!("Example")),
-                ("metadata".to_owned(), json!({"name": "example"})),
-            ]);
+            base = whole().into_iter().collect();
         }
         for name in &schema.required {
             if schema.demands(name)
@@ -460,7 +462,7 @@ impl Maker<'_> {
     }
 
     /// A value that the schema takes, if one is found.
-    fn sample(&mut self, schema: &Schema, depth: usize) -> Option<Value> {
+    pub fn sample(&mut self, schema: &Schema, depth: usize) -> Option<Value> {
         *self.left = self.left.saturating_sub(1);
         if depth == 0 || *self.left == 0 {
             return None;
@@ -502,7 +504,16 @@ impl Maker<'_> {
     }
 }
 
-/// What it takes to fill in and check a value: fields that it has, and fields that it could have.
+/// What every whole object has.
+pub fn whole() -> [(String, Value); 3] {
+    [
+        ("apiVersion".to_owned(), json!("example.com/v1")),
+        ("kind".to_owned(), json!("Example")),
+        ("metadata".to_owned(), json!({"name": "example"})),
+    ]
+}
+
+/// What it takes to fill in and check a value: fields that it has, and a little for those that are looked at for defaults.
 pub fn cost(schema: &Schema, value: &Value) -> u64 {
     match value {
         Value::Object(fields) => {
@@ -510,7 +521,12 @@ pub fn cost(schema: &Schema, value: &Value) -> u64 {
                 let child = schema.properties.get(name).or(schema.additional.as_deref());
                 child.map_or(1, |child| cost(child, value))
             });
-            (1 + schema.properties.len() + schema.required.len()) as u64 + children.sum::<u64>()
+            let looked_at = if schema.fills() {
+                schema.properties.len()
+            } else {
+                0
+            };
+            1 + ((looked_at + schema.required.len()) / 8) as u64 + children.sum::<u64>()
         }
         Value::Array(items) => {
             let entries = items

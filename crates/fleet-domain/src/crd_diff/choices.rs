@@ -9,7 +9,7 @@ use super::{
     object::Checker,
     pattern::{self, Budget, Inclusion},
     said,
-    schema::{Choices, Count, ListType, Schema, Types},
+    schema::{Choices, ListType, Schema, Types},
     sink::Sink,
 };
 
@@ -20,7 +20,7 @@ const MAX_BRANCHES: usize = 64;
 const MAX_LISTED: usize = 64;
 
 /// Branches within branches of one place; nobody writes so many by hand, and beyond this they are not looked at.
-const MAX_NESTED: usize = 4_000;
+pub const MAX_NESTED: usize = 4_000;
 
 /// How much comparing of branches is done for one pair of definitions: nested ones multiply.
 pub struct Fuel(usize);
@@ -38,7 +38,7 @@ impl Fuel {
     const COMPARE: usize = 9;
 
     /// Whether there is enough for that; what was asked for is gone in any case.
-    fn burns(&mut self, some: usize) -> bool {
+    pub fn burns(&mut self, some: usize) -> bool {
         self.0 = self.0.saturating_sub(some);
         self.is_left()
     }
@@ -399,56 +399,4 @@ pub fn branches(schema: &Schema) -> usize {
     } else {
         MAX_NESTED + 1
     }
-}
-
-/// Whether filling in this field may break a combination or a limit of this schema, which has so many branches.
-pub fn minds_one_more_field(schema: &Schema, name: &str, branches: usize, fuel: &mut Fuel) -> bool {
-    if branches == 0 {
-        return schema.limits.fields.max.is_some();
-    }
-    if schema.limits.fields.max.is_some() || branches > MAX_NESTED || !fuel.burns(branches) {
-        return true;
-    }
-    let mentions = |branch: &Schema| speaks_of(branch, name);
-    schema.choices.one.iter().flatten().any(mentions)
-        || schema.choices.not.iter().any(mentions)
-        || schema
-            .choices
-            .any
-            .iter()
-            .flatten()
-            .any(|branch| may_break(branch, name))
-}
-
-/// Whether a branch that is met may not be met any more once the field is there. What it only requires, it gets.
-fn may_break(branch: &Schema, name: &str) -> bool {
-    let Choices { any, one, not } = &*branch.choices;
-    branch
-        .properties
-        .get(name)
-        .is_some_and(|property| !property.is_vacuous())
-        || branch.additional.is_some()
-        || branch.limits.fields.max.is_some()
-        || branch.limits.enumeration.is_some()
-        || one.iter().flatten().any(|inner| speaks_of(inner, name))
-        || not.iter().any(|inner| speaks_of(inner, name))
-        || any.iter().flatten().any(|inner| may_break(inner, name))
-}
-
-/// Whether this field can make a difference to what a branch says.
-fn speaks_of(branch: &Schema, name: &str) -> bool {
-    let nested = [&branch.choices.any, &branch.choices.one];
-    branch.required.contains(name)
-        || branch.properties.contains_key(name)
-        || branch.additional.is_some()
-        || branch.limits.fields != Count::default()
-        || branch.limits.enumeration.is_some()
-        || branch.unread.is_some()
-        || !branch.rules.is_empty()
-        || nested
-            .into_iter()
-            .flatten()
-            .flatten()
-            .any(|inner| speaks_of(inner, name))
-        || branch.choices.not.iter().any(|inner| speaks_of(inner, name))
 }

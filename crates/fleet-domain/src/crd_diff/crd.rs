@@ -55,9 +55,29 @@ pub struct Version {
     pub schema: Schema,
     pub status: bool,
     pub scale: Option<Scale>,
-    /// Name and path.
-    pub columns: Vec<(String, String)>,
+    pub columns: Vec<Column>,
     pub selectable: BTreeSet<String>,
+}
+
+/// What `kubectl get` shows; its description is shown by nothing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Column {
+    pub name: String,
+    pub path: String,
+    pub kind: String,
+    pub format: String,
+    /// Columns above 0 are shown only where all are asked for.
+    pub priority: i64,
+}
+
+impl std::fmt::Display for Column {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.name)?;
+        if self.priority > 0 {
+            f.write_str(" (wide)")?;
+        }
+        Ok(())
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -182,7 +202,13 @@ fn one_version(spec: &Value, version: &Value, preserves_unknown: bool) -> Versio
             .map(|column| {
                 let path = [&column["jsonPath"], &column["JSONPath"]];
                 let path = path.into_iter().find(|path| path.is_string());
-                (text(&column["name"]), path.map(text).unwrap_or_default())
+                Column {
+                    name: text(&column["name"]),
+                    path: path.map(text).unwrap_or_default(),
+                    kind: text(&column["type"]),
+                    format: text(&column["format"]),
+                    priority: column["priority"].as_i64().unwrap_or_default(),
+                }
             })
             .collect(),
         selectable: version["selectableFields"]

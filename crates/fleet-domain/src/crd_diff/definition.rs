@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::{
-    crd::{Crd, Version},
+    crd::{Column, Crd, Version},
     finding::{Class, Direction, Finding, Impact},
     kind::Kind,
     server::ServerVersion,
@@ -23,8 +23,9 @@ pub fn compare(old: &Crd, new: &Crd, direction: Direction, server: Option<Server
         sink.untold = Some((Kind::UnknownPruned, 0));
     }
     let (before, afterwards) = (by_name(old), by_name(new));
-    conversion(&mut sink, old, new, &before, &mut work);
-    storage(&mut sink, old, new, &mut work);
+    conversion(&mut sink, old, new, &before);
+    storage(&mut sink, old, new);
+    beside_the_stored(&mut sink, new, &before);
     for version in &old.versions {
         match afterwards.get(version.name.as_str()) {
             Some(after) => sink.in_version(&version.name, |sink| {
@@ -52,8 +53,9 @@ pub fn compare(old: &Crd, new: &Crd, direction: Direction, server: Option<Server
             "false",
         );
     }
-    let mut findings = sink.findings;
-    unserved_twice(&before, &afterwards, &mut findings);
+    let mut findings = sink.finish();
+    let stored = old.stored_versions.as_ref().or(new.stored_versions.as_ref());
+    unserved_twice(&before, &afterwards, stored, &mut findings);
     findings
 }
 
@@ -64,22 +66,47 @@ fn by_name(crd: &Crd) -> ByName<'_> {
     versions.map(|version| (version.name.as_str(), version)).collect()
 }
 
-/// Nobody writes objects in a version that neither side serves and nobody stores; its schema is left over.
-fn unserved_twice(old: &ByName<'_>, new: &ByName<'_>, findings: &mut [Finding]) {
+/// Nobody writes objects in a version that neither side serves, so that nothing is refused there. Objects that are
+/// stored in it are read by its schema all the same, and lose what that does not name.
+fn unserved_twice(
+    old: &ByName<'_>,
+    new: &ByName<'_>,
+    stored: Option<&BTreeSet<String>>,
+    findings: &mut [Finding],
+) {
     let idle = |version: &&Version| !version.served && !version.storage;
     for finding in findings.iter_mut() {
         let Some(name) = finding.version.as_deref() else {
             continue;
         };
         let is_idle = old.get(name).is_some_and(idle) && new.get(name).is_some_and(idle);
-        if is_idle && finding.impact < Impact::Info {
-            finding.impact = Impact::Info;
-            finding.class = Class::NoEffect;
-            finding.undecidable = None;
-            finding
-                .why
-                .to_mut()
-                .push_str(" But this version is neither served nor stored, before and after.");
+        if !is_idle || finding.impact == Impact::Info {
+            continue;
+        }
+        let loses = finding.class == Class::DataLoss || finding.kind == Kind::NotComparable;
+        let is_read = if loses {
+            stored.map(|stored| stored.contains(name))
+        } else {
+            Some(false)
+        };
+        match is_read {
+            Some(true) => {}
+            Some(false) => {
+                finding.impact = Impact::Info;
+                finding.class = Class::NoEffect;
+                finding.undecidable = None;
+                finding
+                    .why
+                    .to_mut()
+                    .push_str(" But this version is neither served nor the stored one, before and after.");
+            }
+            None => {
+                finding.impact = Impact::Undecidable;
+                finding.undecidable = Some(
+                    "this version is neither served nor the stored one, and whether older objects are stored in it, only a cluster's status.storedVersions tells"
+                        .to_owned(),
+                );
+            }
         }
     }
 }
@@ -125,13 +152,17 @@ fn removed(sink: &mut Sink<'_>, old: &Crd, version: &Version) {
         sink.add_at(Kind::VersionNeverStored, path, before, "removed");
         return;
     }
+    if stored == Some(false) {
+        sink.add_at(Kind::VersionUnserved, path, before, "removed");
+        sink.note("This cluster has nothing stored in it; clients are refused all the same.");
+        return;
+    }
     sink.add_at(Kind::VersionRemoved, path, before, "removed");
     match stored {
         Some(true) => {
             sink.note("This cluster's status.storedVersions names it: the update is going to be refused.");
         }
-        Some(false) => sink.note("This cluster has nothing stored in it; clients are refused all the same."),
-        None => sink.note("Whether objects are stored in it, only a cluster's status.storedVersions tells."),
+        _ => sink.note("Whether objects are stored in it, only a cluster's status.storedVersions tells."),
     }
 }
 
@@ -177,12 +208,12 @@ fn versions(sink: &mut Sink<'_>, old: &Version, new: &Version) {
         _ => {}
     }
     if old.columns != new.columns {
-        let words = |columns: &[(String, String)]| {
-            let names: Vec<&str> = columns.iter().map(|(name, _)| name.as_str()).collect();
-            if names.is_empty() {
+        let words = |columns: &[Column]| {
+            let columns: Vec<String> = columns.iter().map(ToString::to_string).collect();
+            if columns.is_empty() {
                 "none".to_owned()
             } else {
-                names.join(", ")
+                columns.join(", ")
             }
         };
         sink.add_at(
@@ -202,12 +233,12 @@ fn versions(sink: &mut Sink<'_>, old: &Version, new: &Version) {
     }
 }
 
-fn conversion(sink: &mut Sink<'_>, old: &Crd, new: &Crd, known: &ByName<'_>, work: &mut Work) {
+fn conversion(sink: &mut Sink<'_>, old: &Crd, new: &Crd, known: &ByName<'_>) {
     let words = |webhook: bool| if webhook { "Webhook" } else { "None" };
     let (before, after) = (&old.conversion, &new.conversion);
     let path = "spec.conversion";
     if before.webhook && !after.webhook {
-        let lost = lost_by_relabelling(old, new, known, work);
+        let lost = lost_by_relabelling(old, new, known);
         let kind = if !lost.is_empty() {
             Kind::ConversionDropped
         } else if new.versions.len() > 1 {
@@ -237,7 +268,7 @@ fn conversion(sink: &mut Sink<'_>, old: &Crd, new: &Crd, known: &ByName<'_>, wor
 }
 
 /// What does not survive the way from the other versions to the stored one, or back.
-fn lost_by_relabelling(old: &Crd, new: &Crd, known: &ByName<'_>, work: &mut Work) -> BTreeSet<String> {
+fn lost_by_relabelling(old: &Crd, new: &Crd, known: &ByName<'_>) -> BTreeSet<String> {
     let mut lost = BTreeSet::new();
     let Some(stored) = new.storage() else {
         return lost;
@@ -247,28 +278,61 @@ fn lost_by_relabelling(old: &Crd, new: &Crd, known: &ByName<'_>, work: &mut Work
         let name = version.name.as_str();
         name != stored.name && known.contains_key(name) && (version.served || was_stored == Some(name))
     });
-    // A field of another type is of no more use than one that is gone.
-    let is_lost = |finding: &Finding| finding.class == Class::DataLoss || finding.kind == Kind::TypeChanged;
+    let mut left = MAX_BETWEEN;
     for other in others {
-        lost.extend(lost_between(other, stored, is_lost, work));
+        lost.extend(lost_between(other, stored, &mut left).places());
         if other.served {
-            lost.extend(lost_between(stored, other, is_lost, work));
+            lost.extend(lost_between(stored, other, &mut left).places());
         }
     }
     lost
 }
 
-/// Where one version loses what another one holds, when only the name of the version is changed.
-fn lost_between(
-    before: &Version,
-    after: &Version,
-    is_lost: impl Fn(&Finding) -> bool,
-    work: &mut Work,
-) -> Vec<String> {
+/// How many fields are looked at for what is lost between versions of one definition: there may be many large ones.
+const MAX_BETWEEN: usize = 100_000;
+
+/// What one version loses of what another one holds, when only the name of the version is changed.
+enum Lost {
+    Nothing,
+    Places(Vec<String>),
+    /// There was too much to look at.
+    Unknown,
+}
+
+impl Lost {
+    fn places(self) -> Vec<String> {
+        match self {
+            Self::Nothing => Vec::new(),
+            Self::Places(places) => places,
+            Self::Unknown => vec!["versions that are too many or too large to be compared".to_owned()],
+        }
+    }
+}
+
+fn lost_between(before: &Version, after: &Version, left: &mut usize) -> Lost {
+    if before.schema == after.schema {
+        return Lost::Nothing;
+    }
+    *left = left.saturating_sub(1 + before.schema.size() + after.schema.size());
+    if *left == 0 {
+        return Lost::Unknown;
+    }
     let mut inner = Sink::new("", Direction::Forward, None);
-    walk::compare(&mut inner, &before.schema, &after.schema, work);
-    let lost = inner.findings.into_iter().filter(is_lost);
-    lost.map(|finding| finding.path).collect()
+    walk::compare(
+        &mut inner,
+        &before.schema,
+        &after.schema,
+        &mut Work::without_rules(),
+    );
+    // A field of another type is of no more use than one that is gone.
+    let is_lost = |finding: &Finding| finding.class == Class::DataLoss || finding.kind == Kind::TypeChanged;
+    let lost = inner.finish().into_iter().filter(is_lost);
+    let lost: Vec<String> = lost.map(|finding| finding.path).collect();
+    if lost.is_empty() {
+        Lost::Nothing
+    } else {
+        Lost::Places(lost)
+    }
 }
 
 /// A few of many places.
@@ -281,7 +345,7 @@ fn few<'p>(places: impl IntoIterator<Item = &'p String>) -> String {
     named
 }
 
-fn storage(sink: &mut Sink<'_>, old: &Crd, new: &Crd, work: &mut Work) {
+fn storage(sink: &mut Sink<'_>, old: &Crd, new: &Crd) {
     let (Some(before), Some(after)) = (old.storage(), new.storage()) else {
         return;
     };
@@ -298,7 +362,7 @@ fn storage(sink: &mut Sink<'_>, old: &Crd, new: &Crd, work: &mut Work) {
         return;
     }
     // Without a webhook objects are only relabelled, so the new storage version has to know what the old one kept.
-    let lost = lost_between(before, after, |finding| finding.class == Class::DataLoss, work);
+    let lost = lost_between(before, after, &mut usize::MAX.clone()).places();
     if !lost.is_empty() {
         let named = few(&lost);
         sink.add_at(
@@ -307,5 +371,35 @@ fn storage(sink: &mut Sink<'_>, old: &Crd, new: &Crd, work: &mut Work) {
             format!("{} knows {named}", before.name),
             format!("{} does not", after.name),
         );
+    }
+}
+
+/// Versions that are served from now on beside the stored one, which knows more: who writes through them takes it away.
+fn beside_the_stored(sink: &mut Sink<'_>, new: &Crd, known: &ByName<'_>) {
+    let Some(stored) = new.storage() else { return };
+    if new.conversion.webhook || new.preserves_unknown {
+        return;
+    }
+    let was_served = |version: &Version| known.get(version.name.as_str()).is_some_and(|old| old.served);
+    let mut left = MAX_BETWEEN;
+    for version in &new.versions {
+        if version.name == stored.name || !version.served || was_served(version) {
+            continue;
+        }
+        let lost = lost_between(stored, version, &mut left);
+        let is_open = matches!(lost, Lost::Unknown);
+        let lost = lost.places();
+        if lost.is_empty() {
+            continue;
+        }
+        sink.add_at(
+            Kind::VersionLoses,
+            format!("spec.versions[{}].served", version.name),
+            "not served",
+            format!("served, without {} of {}", few(&lost), stored.name),
+        );
+        if is_open {
+            sink.undecidable("the versions of this definition are too many or too large to be compared");
+        }
     }
 }

@@ -126,13 +126,18 @@ impl Finding {
 
     pub fn print_over(&mut self) {
         let version = self.version.as_deref().unwrap_or_default();
+        // Which of several rules that went a new one replaces is only guessed, and depends on what else went.
+        let (kind, before) = match self.kind {
+            Kind::RuleAdded | Kind::RuleChanged | Kind::TransitionRuleAdded => ("rule", ""),
+            kind => (kind.id(), self.before.as_str()),
+        };
         self.fingerprint = fingerprint(&[
-            self.kind.id(),
+            kind,
             self.direction.word(),
             &self.crd,
             version,
             &self.path,
-            &self.before,
+            before,
             &self.after,
         ]);
     }

@@ -81,6 +81,10 @@ kinds! {
         "The version was not served, and the cluster has no objects stored in it."
         "nobody"
         "Nothing."
+    VersionLoses "version-loses-fields" DataLoss Breaking false
+        "A version is served beside the stored one, conversion only changes `apiVersion`, and this version does not know these fields of the stored one, or knows them as another type: whoever reads an object through it and writes it back loses them."
+        "owners of objects that use these fields, and clients of this version"
+        "Name the fields in this version as well, convert with a webhook, or do not serve it yet."
     VersionUnserved "version-unserved" Clients Breaking false
         "Requests for this version are answered with 404: manifests, controllers and GitOps tools that use it stop working, though no object is lost."
         "everybody who reads or writes this version"
@@ -98,7 +102,7 @@ kinds! {
         "whoever rolls back, and whoever removes the old version later"
         "Migrate stored objects after the upgrade; keep the old version in the definition until then."
     StorageLoses "storage-loses-fields" DataLoss Breaking false
-        "Objects are stored in another version, conversion only changes `apiVersion`, and the new storage version does not know these fields: they are pruned."
+        "Objects are stored in another version, conversion only changes `apiVersion`, and the new storage version does not know these fields, or knows them as another type: they are pruned, or refused."
         "owners of objects that use these fields"
         "Name the fields in the new version as well, or convert with a webhook."
     ConversionChanged "conversion-changed" Clients Warning false
@@ -159,6 +163,10 @@ kinds! {
         "Check the stored objects with --objects before the upgrade."
     TypeChanged "type-changed" RejectsObjects Breaking true
         "Values of the old type are refused."
+        "owners of objects that set it, and clients that write it"
+        "Add a new field for the new type, and keep the old one until nobody sets it."
+    ShapeChanged "shape-changed" DataLoss Breaking false
+        "Values of the old type are emptied when they are read, because the schema names nothing that is in them, and what is left is refused. No server spares them: what it compares with is emptied as well."
         "owners of objects that set it, and clients that write it"
         "Add a new field for the new type, and keep the old one until nobody sets it."
     RequiredAdded "required-added" RejectsObjects Breaking true
@@ -234,6 +242,11 @@ kinds! {
         "owners of objects that do not meet it"
         "Read both; check the stored objects with --objects; waive the finding if the new one takes everything that the old one took."
 
+    TooMany "too-many-findings" RejectsObjects Breaking false
+        "More was found than is written down. What is not named here may be worse than what is, and cannot be waived."
+        "owners of objects, and clients"
+        "Make the change in several steps, and compare each."
+
     // What surprises, and what does nothing.
     DefaultAdded "default-added" Clients Warning false
         "Objects that leave the field out get this value as soon as they are read."
@@ -251,6 +264,10 @@ kinds! {
         "The API server fills this value in before it validates, and the object it belongs to is checked with oneOf, not, a limit on its fields or a rule: what is filled in may break it."
         "owners of objects that leave it out"
         "Try it with --objects; waive the finding if the combination or the rule takes the filled-in field."
+    DefaultMissed "default-missed" RejectsObjects Undecidable true
+        "The field was filled in before the server validated, and a combination, or the least number of fields, counts it. Objects that leave it out lack it from now on, and may be refused."
+        "owners of objects that leave it out"
+        "Keep the default, or set the value in manifests first; try it with --objects."
     ListLoosened "list-type-changed" Clients Warning false
         "Under server-side apply, entries of this list are owned and merged differently."
         "clients that use server-side apply, and several writers of one list"
@@ -265,6 +282,14 @@ kinds! {
         "Nothing."
     Loosened "loosened" NoEffect Info false
         "More is allowed than before."
+        "nobody"
+        "Nothing."
+    ObjectsHurt "objects-hurt" RejectsObjects Breaking false
+        "Objects that were looked at are refused here from now on, or lose something, and no change that was found explains it."
+        "owners of these objects"
+        "Look at the objects that are named, and at both schemas of this place."
+    TooManyHarmless "too-many-changes" NoEffect Info false
+        "There are more changes that stop nobody than are written down."
         "nobody"
         "Nothing."
     NotComparable "not-comparable" RejectsObjects Undecidable false

@@ -44,7 +44,12 @@ pub fn compare(sink: &mut Sink<'_>, old: &Schema, new: &Schema, patterns: &mut B
     }
     let lost = old.types.without(new.types).without(Types::NULL);
     if !lost.is_empty() {
-        sink.add(Kind::TypeChanged, old.types.to_string(), new.types.to_string());
+        let kind = if is_emptied(old, new, lost) {
+            Kind::ShapeChanged
+        } else {
+            Kind::TypeChanged
+        };
+        sink.add(kind, old.types.to_string(), new.types.to_string());
         if shared.is_empty() {
             return shared;
         }
@@ -79,6 +84,18 @@ pub fn compare(sink: &mut Sink<'_>, old: &Schema, new: &Schema, patterns: &mut B
         sink.add(Kind::Loosened, "limited", "less limited");
     }
     shared
+}
+
+/// Whether there is something in values of these kinds that the new schema drops before it refuses them.
+fn is_emptied(old: &Schema, new: &Schema, kinds: Types) -> bool {
+    let holds = |schema: &Schema| {
+        schema.types.has(Types::OBJECT)
+            && (schema.preserve || schema.additional.is_some() || !schema.properties.is_empty())
+    };
+    let names_none = new.additional.is_none() && new.properties.is_empty();
+    let object = kinds.has(Types::OBJECT) && holds(old) && names_none;
+    let list = kinds.has(Types::ARRAY) && old.items.as_deref().is_some_and(holds) && new.items.is_none();
+    !new.preserve && (object || list)
 }
 
 /// All values that can be there, where they are listed, and the place of each.

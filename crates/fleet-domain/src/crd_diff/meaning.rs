@@ -9,6 +9,9 @@ use super::object::cel::{Expr as Cel, Op, Source};
 /// How many parts of two rules are compared.
 const MAX_STEPS: u32 = 500;
 
+/// How many fields are kept in mind that a rule has found there.
+const MAX_FOUND: usize = 64;
+
 #[derive(Debug, PartialEq, Eq)]
 pub enum Expr {
     Or(Vec<Expr>),
@@ -152,7 +155,7 @@ fn all_of(parts: &[Expr], fields: &dyn Fields, there: &[&str], decides: Truth) -
 /// The fields that are there when this is true.
 fn found_by<'e>(expr: &'e Expr, there: &mut Vec<&'e str>) {
     match expr {
-        Expr::Has(field) => there.push(field),
+        Expr::Has(field) if there.len() < MAX_FOUND => there.push(field),
         Expr::And(parts) => parts.iter().for_each(|part| found_by(part, there)),
         _ => {}
     }

@@ -7,8 +7,17 @@ use super::{
     schema::{Count, Enumeration, Limits, Rare, Schema, Types},
 };
 
+/// What a schema says of fields that it does not name itself.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// It tells what is kept: a field that only a branch names is pruned, and then there is nothing to check.
+    Structure,
+    /// It only checks: as a part of `allOf`, `anyOf`, `oneOf` or `not`.
+    Check,
+}
+
 /// Folds one branch of `allOf` into the schema that holds it: both have to be met.
-pub fn merge(schema: &mut Schema, mut branch: Schema) {
+pub fn merge(schema: &mut Schema, mut branch: Schema, role: Role) {
     schema.forget();
     schema.types = schema.types.and(branch.types);
     unite(&mut schema.required, branch.required);
@@ -23,13 +32,27 @@ pub fn merge(schema: &mut Schema, mut branch: Schema) {
     schema.rules.append(&mut branch.rules);
     schema.atomic_map |= branch.atomic_map;
     schema.unread = schema.unread.take().or(branch.unread);
-    merge_properties(schema, branch.properties);
-    merge_child(&mut schema.items, branch.items);
-    merge_child(&mut schema.additional, branch.additional);
+    merge_properties(schema, branch.properties, role);
+    merge_child(&mut schema.items, branch.items, role);
+    merge_child(&mut schema.additional, branch.additional, role);
 }
 
-fn merge_properties(schema: &mut Schema, mut more: BTreeMap<String, Schema>) {
-    // A field that only a branch names is pruned, and then there is nothing to check.
+fn merge_properties(schema: &mut Schema, mut more: BTreeMap<String, Schema>, role: Role) {
+    if role == Role::Check {
+        if schema.properties.is_empty() {
+            schema.properties = more;
+            return;
+        }
+        for (name, property) in more {
+            match schema.properties.get_mut(&name) {
+                Some(known) => merge(known, property, role),
+                None => {
+                    schema.properties.insert(name, property);
+                }
+            }
+        }
+        return;
+    }
     let keeps = schema.preserve || schema.additional.is_some();
     let mark = |property: &mut Schema| {
         property.forget();
@@ -42,7 +65,7 @@ fn merge_properties(schema: &mut Schema, mut more: BTreeMap<String, Schema>) {
     }
     for (name, mut property) in more {
         match schema.properties.get_mut(&name) {
-            Some(known) => merge(known, property),
+            Some(known) => merge(known, property, role),
             None if !keeps => {}
             None => {
                 mark(&mut property);
@@ -60,9 +83,11 @@ fn unite(known: &mut BTreeSet<String>, mut more: BTreeSet<String>) {
     known.extend(more);
 }
 
-fn merge_child(child: &mut Option<Box<Schema>>, branch: Option<Box<Schema>>) {
-    if let (Some(child), Some(branch)) = (child, branch) {
-        merge(child, *branch);
+fn merge_child(child: &mut Option<Box<Schema>>, branch: Option<Box<Schema>>, role: Role) {
+    match (child, branch) {
+        (Some(child), Some(branch)) => merge(child, *branch, role),
+        (child @ None, branch) if role == Role::Check => *child = branch,
+        _ => {}
     }
 }
 
@@ -92,7 +117,7 @@ fn merge_limits(limits: &mut Limits, other: Limits) {
 }
 
 /// Takes out what constrains nothing.
-pub fn tidy(schema: &mut Schema) {
+pub fn tidy(schema: &mut Schema, role: Role) {
     schema.forget();
     let types = schema.types;
     if !types.has(Types::OBJECT) {
@@ -105,7 +130,7 @@ pub fn tidy(schema: &mut Schema) {
         }
     }
     if !schema.choices.is_empty() {
-        tidy_choices(schema);
+        tidy_choices(schema, role);
     }
 }
 
@@ -149,7 +174,7 @@ fn tidy_limits(limits: &mut Limits, types: Types, required: usize) {
     }
 }
 
-fn tidy_choices(schema: &mut Schema) {
+fn tidy_choices(schema: &mut Schema, role: Role) {
     let mut single = Vec::new();
     let choices = &mut *schema.choices;
     for groups in [&mut choices.any, &mut choices.one] {
@@ -171,9 +196,9 @@ fn tidy_choices(schema: &mut Schema) {
     }
     if !single.is_empty() {
         for branch in single {
-            merge(schema, branch);
+            merge(schema, branch, role);
         }
-        tidy(schema);
+        tidy(schema, role);
     }
 }
 
@@ -246,65 +271,82 @@ pub fn format_matters(format: &str, types: Types) -> bool {
     }
 }
 
-/// A CEL expression with its white space evened out; inside quotes it stays as it is.
+/// A CEL expression without its comments and with its white space evened out; inside quotes it stays as it is.
 pub fn expression(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
-    let mut quote: Option<char> = None;
-    let mut escaped = false;
+    let mut rest = text;
     let mut gap = false;
-    for c in text.trim().chars() {
-        if let Some(end) = quote {
-            out.push(c);
-            if escaped {
-                escaped = false;
-            } else if c == '\\' {
-                escaped = true;
-            } else if c == end {
-                quote = None;
-            }
-            continue;
-        }
-        if c.is_whitespace() {
+    while let Some(c) = rest.chars().next() {
+        if let Some(comment) = rest.strip_prefix("//") {
+            rest = comment.find('\n').map_or("", |end| &comment[end..]);
             gap = true;
             continue;
         }
-        if gap {
+        if c.is_whitespace() {
+            rest = &rest[c.len_utf8()..];
+            gap = true;
+            continue;
+        }
+        if gap && !out.is_empty() {
             out.push(' ');
-            gap = false;
         }
-        if c == '"' || c == '\'' {
-            quote = Some(c);
-        }
-        out.push(c);
+        gap = false;
+        let length = match c {
+            '"' | '\'' => quoted(rest, last_word(&out)),
+            c => c.len_utf8(),
+        };
+        let (taken, after) = rest.split_at(length);
+        out.push_str(taken);
+        rest = after;
     }
     out
 }
 
-/// Whether an expression uses this name; not as a part of another, and not inside quotes.
+fn is_of_a_word(c: char) -> bool {
+    c.is_alphanumeric() || c == '_'
+}
+
+/// What a text ends with, as far as it is one word.
+fn last_word(text: &str) -> &str {
+    let other = text.rfind(|c| !is_of_a_word(c));
+    let start = other.map_or(0, |at| at + text[at..].chars().next().map_or(1, char::len_utf8));
+    &text[start..]
+}
+
+/// How long the quoted text is with which this starts. Behind a word with an R in it, a backslash is one.
+fn quoted(text: &str, prefix: &str) -> usize {
+    let raw = prefix.len() <= 2 && prefix.contains(['r', 'R']);
+    let ends = ["\"\"\"", "'''", "\"", "'"];
+    let end = ends.into_iter().find(|end| text.starts_with(end)).unwrap_or("'");
+    let mut at = end.len();
+    while let Some(c) = text[at..].chars().next() {
+        if text[at..].starts_with(end) {
+            return at + end.len();
+        }
+        at += c.len_utf8();
+        if c == '\\' && !raw {
+            at += text[at..].chars().next().map_or(0, char::len_utf8);
+        }
+    }
+    text.len()
+}
+
+/// Whether an expression without comments uses this name; not as a part of another, and not inside quotes.
 pub fn mentions(expression: &str, name: &str) -> bool {
-    let mut word = String::new();
-    let mut quote: Option<char> = None;
-    let mut escaped = false;
-    for c in expression.chars().chain([' ']) {
-        if let Some(end) = quote {
-            if escaped {
-                escaped = false;
-            } else if c == '\\' {
-                escaped = true;
-            } else if c == end {
-                quote = None;
-            }
-        } else if c.is_alphanumeric() || c == '_' {
-            word.push(c);
-        } else {
+    let mut rest = expression;
+    while let Some(c) = rest.chars().next() {
+        let length = if is_of_a_word(c) {
+            let word = rest.split(|c| !is_of_a_word(c)).next().unwrap_or_default();
             if word == name {
                 return true;
             }
-            word.clear();
-            if c == '"' || c == '\'' {
-                quote = Some(c);
-            }
-        }
+            word.len()
+        } else if c == '"' || c == '\'' {
+            quoted(rest, last_word(&expression[..expression.len() - rest.len()]))
+        } else {
+            c.len_utf8()
+        };
+        rest = &rest[length..];
     }
     false
 }
@@ -339,6 +381,12 @@ mod tests {
     #[case::formats(json!({"type": "integer", "format": "int64"}), json!({"type": "integer"}))]
     #[case::unknown_format(json!({"type": "string", "format": "quantity"}), json!({"type": "string"}))]
     #[case::counted_by_required(json!({"type": "object", "required": ["a"], "minProperties": 1}), json!({"type": "object", "required": ["a"]}))]
+    #[case::all_of_in_a_branch(
+        json!({"type": "object", "not": {"allOf": [{"properties": {"a": {"maxLength": 3}}}, {"items": {"minLength": 1}}]}}),
+        json!({"type": "object", "not": {"properties": {"a": {"maxLength": 3}}, "items": {"minLength": 1}}}))]
+    #[case::all_of_in_all_of(
+        json!({"type": "object", "properties": {"a": {"type": "string"}}, "allOf": [{"anyOf": [{"properties": {"a": {"maxLength": 3}}}]}]}),
+        json!({"type": "object", "properties": {"a": {"type": "string", "maxLength": 3}}}))]
     #[case::words(json!({"type": "string", "description": "a", "title": "b", "example": 1}), json!({"type": "string"}))]
     fn means_the_same(#[case] one: Value, #[case] other: Value) {
         assert_eq!(parse(&one), parse(&other));
@@ -347,6 +395,12 @@ mod tests {
     #[rstest]
     #[case("self.a  ==\n 'x  y'", "self.a == 'x  y'")]
     #[case(" a ", "a")]
+    #[case("a // it's\n== b", "a == b")]
+    #[case("'a // b'  == c//", "'a // b' == c")]
+    #[case(r"r'\'  == b // 'c'", r"r'\' == b")]
+    #[case(r"'\'  ' == b", r"'\'  ' == b")]
+    #[case("'''it's  a'''  == b", "'''it's  a''' == b")]
+    #[case("'no end  ", "'no end  ")]
     fn white_space(#[case] text: &str, #[case] even: &str) {
         assert_eq!(expression(text), even);
     }
@@ -355,6 +409,8 @@ mod tests {
     #[case("self == oldSelf", true)]
     #[case("self.myoldSelf == 1", false)]
     #[case("self != 'oldSelf'", false)]
+    #[case(r"self != r'\' && self == oldSelf", true)]
+    #[case("self == oldSelf.é", true)]
     fn transition_rules(#[case] text: &str, #[case] yes: bool) {
         assert_eq!(mentions(text, "oldSelf"), yes);
     }

@@ -5,8 +5,9 @@ use std::collections::BTreeSet;
 use serde_json::{Map, Value};
 
 use super::{
-    normalise,
+    normalise::{self, Role},
     number::{Bound, Number},
+    object::cel::Source,
     schema::{Count, Enumeration, Limits, ListType, Rare, Rule, Schema, Types},
 };
 
@@ -14,15 +15,15 @@ use super::{
 pub const MAX_DEPTH: usize = 100;
 
 pub fn parse(value: &Value) -> Schema {
-    parse_at(value, MAX_DEPTH, false)
+    parse_at(value, MAX_DEPTH, false, Role::Structure)
 }
 
 /// For a definition under which nothing is pruned, wherever it is.
 pub fn parse_preserving(value: &Value) -> Schema {
-    parse_at(value, MAX_DEPTH, true)
+    parse_at(value, MAX_DEPTH, true, Role::Structure)
 }
 
-fn parse_at(value: &Value, depth: usize, preserve: bool) -> Schema {
+fn parse_at(value: &Value, depth: usize, preserve: bool, role: Role) -> Schema {
     let unread = || {
         let mut schema = Schema::open();
         schema.unread = Some(Box::new(value.clone()));
@@ -43,11 +44,13 @@ fn parse_at(value: &Value, depth: usize, preserve: bool) -> Schema {
     if depth == 0 || words.reference.is_some() {
         return unread();
     }
-    let child = |value: &Value| Box::new(parse_at(value, depth - 1, preserve));
+    let child = |value: &Value| Box::new(parse_at(value, depth - 1, preserve, role));
     let branches = |word: Option<&Value>| -> Vec<Schema> {
         let values = word.and_then(Value::as_array).map(Vec::as_slice);
         let values = values.unwrap_or_default().iter();
-        values.map(|value| parse_at(value, depth - 1, false)).collect()
+        values
+            .map(|value| parse_at(value, depth - 1, false, Role::Check))
+            .collect()
     };
     let int_or_string = flag(words.int_or_string);
     let mut schema = Schema::empty();
@@ -62,7 +65,7 @@ fn parse_at(value: &Value, depth: usize, preserve: bool) -> Schema {
     if let Some(properties) = words.properties.and_then(Value::as_object) {
         schema.properties = properties
             .iter()
-            .map(|(name, value)| (name.clone(), parse_at(value, depth - 1, preserve)))
+            .map(|(name, value)| (name.clone(), parse_at(value, depth - 1, preserve, role)))
             .collect();
     }
     schema.additional = words
@@ -89,11 +92,14 @@ fn parse_at(value: &Value, depth: usize, preserve: bool) -> Schema {
         schema.choices.one.push(one);
     }
     if let Some(not) = words.not {
-        schema.choices.not.push(parse_at(not, depth - 1, false));
+        schema
+            .choices
+            .not
+            .push(parse_at(not, depth - 1, false, Role::Check));
     }
     // One after the other: all at once would take much room for what is soon a part of this one.
     for value in elements(words.all_of) {
-        let mut branch = parse_at(value, depth - 1, preserve);
+        let mut branch = parse_at(value, depth - 1, preserve, Role::Check);
         if int_or_string && let Some(choices) = branch.choices.given() {
             choices.any = std::mem::take(&mut choices.any)
                 .into_iter()
@@ -102,9 +108,9 @@ fn parse_at(value: &Value, depth: usize, preserve: bool) -> Schema {
                 .collect();
             branch.forget();
         }
-        normalise::merge(&mut schema, branch);
+        normalise::merge(&mut schema, branch, role);
     }
-    normalise::tidy(&mut schema);
+    normalise::tidy(&mut schema, role);
     schema
 }
 
@@ -302,19 +308,29 @@ fn list_type(words: &Words<'_>) -> ListType {
 fn rules(word: Option<&Value>) -> Vec<Rule> {
     elements(word)
         .filter_map(|rule| {
-            let source = rule.get("rule")?.as_str()?.to_owned();
-            let expression = normalise::expression(&source);
+            let source: Source = rule.get("rule")?.as_str()?.to_owned().into();
+            let expression = normalise::expression(&source.text);
             let text = |word: &str| rule.get(word).and_then(Value::as_str).map(str::to_owned);
             Some(Rule {
-                transition: normalise::mentions(&expression, "oldSelf"),
+                transition: is_about_changes(&source, &expression),
                 expression,
-                source: source.into(),
+                source,
                 message: text("message"),
                 message_expression: text("messageExpression").map(Into::into),
                 optional_old_self: flag(rule.get("optionalOldSelf")),
             })
         })
         .collect()
+}
+
+/// Whether a rule speaks of the value before an update. Most do not have the name in them at all, and are not read.
+fn is_about_changes(source: &Source, expression: &str) -> bool {
+    const BEFORE: &str = "oldSelf";
+    source.text.contains(BEFORE)
+        && match source.program() {
+            Ok(program) => program.about_changes,
+            Err(_) => normalise::mentions(expression, BEFORE),
+        }
 }
 
 fn whole(value: &Value) -> Option<u64> {

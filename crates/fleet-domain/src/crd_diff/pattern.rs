@@ -384,7 +384,7 @@ fn escape(c: char, class: bool, out: &mut String) {
             let _ = write!(out, "(?-u:\\{c})");
         }
         // Rust knows fewer escapes of plain characters than Go.
-        other if !other.is_alphanumeric() && !"\\.+*?()|[]{}^$#&-~ /<>".contains(other) => out.push(other),
+        other if !other.is_alphanumeric() && !"\\.+*?()|[]{}^$#&-~ /".contains(other) => out.push(other),
         other => {
             out.push('\\');
             out.push(other);
@@ -458,6 +458,11 @@ mod tests {
     #[case(r"^\S+$", "a b", false)]
     #[case(r"\bfoo\b", "a foo b", true)]
     #[case("^a-b$", "a-b", true)]
+    // The ends of words to others, plain characters to Go.
+    #[case(r"^\<[a-z]+\>$", "<abc>", true)]
+    #[case(r"^\<[a-z]+\>$", "abc", false)]
+    #[case(r"^[\<\>]$", ">", true)]
+    #[case(r"^a\b{start}$", "a", false)]
     fn as_go_reads_it(#[case] pattern: &str, #[case] text: &str, #[case] matches: bool) {
         assert_eq!(compile(pattern).unwrap().is_match(text), matches);
     }

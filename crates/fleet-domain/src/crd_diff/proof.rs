@@ -8,11 +8,12 @@ use serde_json::Value;
 
 use super::{
     crd::Crd,
-    finding::{Class, Direction, Finding, Hurt},
+    finding::{Class, Direction, Finding, Hurt, Impact},
     kind::Kind,
     object::{self, Checker, Violation},
     report::Report,
     server::{Ratcheting, ServerVersion},
+    sink::Sink,
 };
 
 /// How many objects are named; the others are counted.
@@ -198,7 +199,8 @@ impl<'c> Prover<'c> {
 
 impl Report {
     /// Takes the proofs of all places that were to be looked at, and tells at each finding that objects can prove how many
-    /// it hurts. Of definitions that are `unseen` somewhere nothing is told: no harm there was not shown.
+    /// it hurts. Of definitions that are `unseen` somewhere nothing is told: no harm there was not shown. Harm that no
+    /// finding tells of is one of its own.
     pub fn prove(&mut self, proofs: Vec<Proof>, unseen: &BTreeSet<String>) {
         for finding in self
             .findings
@@ -208,7 +210,10 @@ impl Report {
             let concerned = |proof: &&Proof| {
                 proof.crd == finding.crd && finding.version.as_deref() == Some(proof.version.as_str())
             };
-            let is_rule = matches!(finding.kind, Kind::RuleAdded | Kind::RuleChanged);
+            let is_rule = matches!(
+                finding.kind,
+                Kind::RuleAdded | Kind::RuleChanged | Kind::DefaultUnderChoice
+            );
             let is_open = |proof: &Proof| {
                 proof.skipped_patterns || (is_rule && proof.unproven_rules.contains(&finding.path))
             };
@@ -216,28 +221,121 @@ impl Report {
             for proof in proofs.iter().filter(concerned) {
                 let hurt = hurt.get_or_insert_default();
                 hurt.checked += proof.checked;
-                hurt.objects += proof.hurt_at(&finding.path);
+                hurt.objects += proof.hurt_by(finding);
             }
             let open = unseen.contains(&finding.crd) || proofs.iter().filter(concerned).any(is_open);
             finding.hurt = hurt.filter(|hurt| hurt.objects > 0 || !open);
         }
+        if self.forward.is_some() {
+            self.tell_unexplained(&proofs);
+        }
         self.proofs = proofs;
+    }
+
+    /// Whatever the comparison made of it, an object that is hurt is hurt.
+    fn tell_unexplained(&mut self, proofs: &[Proof]) {
+        let mut unexplained: BTreeMap<(&str, &str), BTreeMap<&str, Hurt>> = BTreeMap::new();
+        for proof in proofs {
+            let explains = |finding: &&Finding| {
+                finding.direction == Direction::Forward
+                    && finding.crd == proof.crd
+                    && finding.impact <= Impact::Undecidable
+                    && finding.hurt.is_none_or(|hurt| hurt.objects > 0)
+            };
+            let findings: Vec<&Finding> = self.findings.iter().filter(explains).collect();
+            // It is said once for all places.
+            let all_pruned = findings
+                .iter()
+                .any(|finding| finding.kind == Kind::PruningTurnedOn);
+            let here: Vec<Vec<&str>> = findings
+                .iter()
+                .filter(|finding| finding.version.as_deref() == Some(proof.version.as_str()))
+                .map(|finding| steps(&finding.path))
+                .collect();
+            for (place, objects) in &proof.places {
+                let place_steps = steps(place);
+                let explained = |path: &Vec<&str>| {
+                    is_at_or_below(&place_steps, path) || is_at_or_below(path, &place_steps)
+                };
+                if !all_pruned && !here.iter().any(explained) {
+                    let all = unexplained.entry((&proof.crd, &proof.version)).or_default();
+                    let hurt = all.entry(place).or_default();
+                    hurt.objects += objects;
+                    hurt.checked += proof.checked;
+                }
+            }
+        }
+        for ((crd, version), places) in unexplained {
+            let mut sink = Sink::new(crd, Direction::Forward, self.server_version);
+            sink.in_version(version, |sink| {
+                for (place, hurt) in places {
+                    sink.add_at(
+                        Kind::ObjectsHurt,
+                        place,
+                        "taken and kept",
+                        "refused, or less than it was",
+                    );
+                    sink.hurts(hurt);
+                }
+            });
+            self.findings.append(&mut sink.finish());
+        }
+        self.findings.sort_by(|a, b| a.order().cmp(&b.order()));
+        self.judge(self.forward.is_some(), self.backward.is_some());
     }
 }
 
 impl Proof {
-    fn hurt_at(&self, path: &str) -> u64 {
-        let inside = |place: &str| {
-            place == path
-                || path == "."
-                || place
-                    .strip_prefix(path)
-                    .is_some_and(|rest| rest.starts_with(['.', '[']))
+    fn hurt_by(&self, finding: &Finding) -> u64 {
+        let path = steps(&finding.path);
+        // What is filled in or missing is told at the field, and refused by the object around it.
+        let shows_around = matches!(
+            finding.kind,
+            Kind::DefaultUnderChoice | Kind::DefaultMissed | Kind::NullRejected
+        );
+        let hurts = |place: &str| {
+            let place = steps(place);
+            is_at_or_below(&place, &path) || (shows_around && is_at_or_below(&path, &place))
         };
-        let at_or_inside = self.places.iter().filter(|(place, _)| inside(place));
+        let at_or_inside = self.places.iter().filter(|(place, _)| hurts(place));
         // An object hurt at two places inside is one object; the largest number is sure, the sum may count twice.
         at_or_inside.map(|(_, count)| *count).max().unwrap_or(0)
     }
+}
+
+/// A path as findings write it, step by step.
+fn steps(path: &str) -> Vec<&str> {
+    let mut steps = Vec::new();
+    let mut rest = if path == "." { "" } else { path };
+    while !rest.is_empty() {
+        let end = if rest.starts_with("[\"") {
+            // A name in quotes, with its escapes.
+            let mut escaped = false;
+            let closed = rest.char_indices().skip(2).find(|(_, c)| {
+                let ends = *c == '"' && !escaped;
+                escaped = *c == '\\' && !escaped;
+                ends
+            });
+            closed.map(|(at, _)| at + 2)
+        } else {
+            let mut inner = rest.char_indices().skip(1);
+            inner.find(|(_, c)| matches!(c, '.' | '[')).map(|(at, _)| at)
+        };
+        let (step, after) = rest
+            .split_at_checked(end.unwrap_or(rest.len()))
+            .unwrap_or((rest, ""));
+        steps.push(step);
+        rest = after;
+    }
+    steps
+}
+
+/// Where one side knows a map, and the other one a field of it, both are one place.
+fn is_at_or_below(place: &[&str], path: &[&str]) -> bool {
+    let same = |one: &str, other: &str| {
+        one == other || (one == ".*" && other != "[*]") || (other == ".*" && one != "[*]")
+    };
+    place.len() >= path.len() && place.iter().zip(path).all(|(one, other)| same(one, other))
 }
 
 /// Surprises do not show in objects.

@@ -380,10 +380,11 @@ impl<'e> Reader<'e> {
             return false;
         }
         let equality = matches!(op, Op::Equal | Op::Unequal);
-        if let (Some(one), Some(other)) = (self.path(one), self.path(other))
-            && one == other
+        if let (Some(path), Some(of_other)) = (self.path(one), self.path(other))
+            && path == of_other
+            && is_one_value(&path, one, other)
         {
-            self.at(&one);
+            self.at(&path);
             return equality;
         }
         let Some(constant) = as_constant(other) else {
@@ -427,6 +428,22 @@ impl<'e> Reader<'e> {
             } if name == "orValue" && args.len() == 1 && as_constant(&args[0]).is_some() => self.path(on),
             _ => self.path(expr),
         }
+    }
+}
+
+/// Whether two expressions that lead to the same place are the same value: a list has many entries at one place, and
+/// only what is taken from the same entry is of the same entry.
+fn is_one_value(path: &[Step], one: &Expr, other: &Expr) -> bool {
+    !path.contains(&Step::Items) || root(one).is_some_and(|name| root(other) == Some(name))
+}
+
+/// The name that an expression starts from.
+fn root(expr: &Expr) -> Option<&str> {
+    match expr {
+        Expr::Name(name) => Some(name),
+        Expr::Field { of, .. } | Expr::Index { of, .. } => root(of),
+        Expr::Call { on: Some(on), .. } => root(on),
+        _ => None,
     }
 }
 

@@ -124,7 +124,7 @@ pub fn compare(old: &[Crd], new: &[Crd], options: &Options) -> Report {
 }
 
 impl Report {
-    fn judge(&mut self, forward: bool, backward: bool) {
+    pub(super) fn judge(&mut self, forward: bool, backward: bool) {
         let towards = |direction: Direction| {
             Verdict::of(
                 self.findings
@@ -191,13 +191,13 @@ fn set(old: &[Crd], new: &[Crd], direction: Direction, options: &Options) -> Vec
                 }
             }
         }
-        findings.append(&mut sink.findings);
+        findings.append(&mut sink.finish());
     }
     for crd in new.iter().filter(|crd| !known.contains_key(crd.name.as_str())) {
         if !new_is_cluster {
             let mut sink = Sink::new(&crd.name, direction, options.server);
             sink.add_at(Kind::CrdAdded, "", "not in the set", "defined");
-            findings.append(&mut sink.findings);
+            findings.append(&mut sink.finish());
         }
     }
     findings

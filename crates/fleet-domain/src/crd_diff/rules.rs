@@ -42,7 +42,7 @@ pub fn compare(sink: &mut Sink<'_>, old: &Schema, new: &Schema, root: bool, mode
             continue;
         }
         added += 1;
-        let meant = look.then(|| meaning::of(&rule.source));
+        let meant = if look { model.meaning(rule) } else { None };
         let about_changes = rule.transition && !rule.optional_old_self;
         if let Some(meant) = &meant
             && meaning::truth(meant, &Stored { old, new }, &[]) == Truth::True
@@ -54,7 +54,7 @@ pub fn compare(sink: &mut Sink<'_>, old: &Schema, new: &Schema, root: bool, mode
         let by_text = about_changes || !model.minds_defaults(pair, rule);
         if by_text
             && let Some(meant) = &meant
-            && let Some(before) = gone.take_narrower(rule, meant)
+            && let Some(before) = gone.take_narrower(rule, meant, model)
         {
             sink.add(
                 Kind::Loosened,
@@ -100,10 +100,13 @@ enum Lost {
 /// A rule that the old schema does not have, and what was found out about it.
 fn came(sink: &mut Sink<'_>, rule: &Rule, answer: Answer, before: Option<&Rule>, lost: Lost) {
     let after = rule.expression.as_str();
-    let (kind, text) = match before {
-        Some(before) => (Kind::RuleChanged, before.expression.as_str()),
-        None if rule.transition && !rule.optional_old_self => (Kind::TransitionRuleAdded, "no rule"),
-        None => (Kind::RuleAdded, "no rule"),
+    let text = before.map_or("no rule", |before| before.expression.as_str());
+    let kind = if rule.transition && !rule.optional_old_self {
+        Kind::TransitionRuleAdded
+    } else if before.is_some() {
+        Kind::RuleChanged
+    } else {
+        Kind::RuleAdded
     };
     match answer {
         Answer::Safe if rule.transition => {
@@ -135,7 +138,7 @@ fn came(sink: &mut Sink<'_>, rule: &Rule, answer: Answer, before: Option<&Rule>,
             sink.add(kind, text, after);
             sink.undecidable("no value was found that breaks it, and not all values were tried");
         }
-        Answer::Unknown if kind == Kind::RuleChanged => {
+        Answer::Unknown if before.is_some() => {
             sink.add(kind, text, after);
             sink.undecidable("what two CEL expressions let through cannot be compared by their text");
         }
@@ -209,15 +212,17 @@ impl<'r> Gone<'r> {
     }
 
     /// The first rule that lets nothing through which this one does not.
-    fn take_narrower(&mut self, rule: &Rule, meant: &meaning::Expr) -> Option<&'r Rule> {
+    fn take_narrower(&mut self, rule: &Rule, meant: &meaning::Expr, model: &mut Model) -> Option<&'r Rule> {
         let mut some = self.rules.iter().take(MAX_COMPARED);
         let (place, _) = some.find(|(place, other)| {
             (other.transition, other.optional_old_self) == (rule.transition, rule.optional_old_self) && {
-                let other = self
-                    .meanings
-                    .entry(**place)
-                    .or_insert_with(|| meaning::of(&other.source));
-                meaning::implies(other, meant)
+                if !self.meanings.contains_key(*place)
+                    && let Some(other) = model.meaning(other)
+                {
+                    self.meanings.insert(**place, other);
+                }
+                let other = self.meanings.get(*place);
+                other.is_some_and(|other| meaning::implies(other, meant))
             }
         })?;
         let place = *place;

@@ -363,6 +363,7 @@ pub(super) struct Facts {
     /// Schemas that are equal have the same.
     print: u64,
     vacuous: bool,
+    fills: bool,
 }
 
 impl PartialEq for Schema {
@@ -462,6 +463,7 @@ impl Schema {
             Facts {
                 print: hasher.finish(),
                 vacuous: self.finds_vacuous(),
+                fills: self.finds_defaults(),
             }
         })
     }
@@ -525,6 +527,18 @@ impl Schema {
             && self.items.as_deref().is_none_or(Self::is_vacuous)
     }
 
+    /// Whether there are defaults, of its fields or anywhere below.
+    pub fn fills(&self) -> bool {
+        self.facts().fills
+    }
+
+    fn finds_defaults(&self) -> bool {
+        let mut fields = self.properties.values();
+        fields.any(|field| field.default.is_some() || field.fills())
+            || self.additional.as_deref().is_some_and(Self::fills)
+            || self.items.as_deref().is_some_and(Self::fills)
+    }
+
     /// The server puts defaults in before it validates, so a required field that has one is never missing.
     pub fn demands(&self, name: &str) -> bool {
         self.required.contains(name)
@@ -532,6 +546,17 @@ impl Schema {
                 .properties
                 .get(name)
                 .is_none_or(|property| property.default.is_none())
+    }
+
+    /// How many places it speaks of, beside combinations.
+    pub fn size(&self) -> usize {
+        let children = self.properties.values();
+        let others = self
+            .additional
+            .as_deref()
+            .into_iter()
+            .chain(self.items.as_deref());
+        1 + children.chain(others).map(Self::size).sum::<usize>()
     }
 
     /// Whether an object may be refused because this field was dropped from it.

@@ -3,7 +3,9 @@
 use std::fmt::{Display, Write as _};
 
 use super::{
-    finding::{Class, Direction, Finding, Impact},
+    choices::Fuel,
+    filled::{Above, Turn},
+    finding::{Class, Direction, Finding, Hurt, Impact},
     kind::Kind,
     said::{Around, Reader, Said},
     schema::Schema,
@@ -27,13 +29,14 @@ pub enum Step<'a> {
 }
 
 pub struct Sink<'a> {
-    pub findings: Vec<Finding>,
+    findings: Vec<Finding>,
     direction: Direction,
     server: Option<ServerVersion>,
     crd: &'a str,
     version: Option<&'a str>,
     steps: Vec<Step<'a>>,
     around: Around<'a>,
+    above: Above<'a>,
     /// For findings that stop somebody, and for all others: a flood of harmless ones must not hide what does harm.
     harmful: Room,
     harmless: Room,
@@ -56,6 +59,8 @@ pub struct Mark {
 struct Room {
     findings: usize,
     bytes: usize,
+    /// So many were not.
+    cut: usize,
 }
 
 impl Default for Room {
@@ -63,6 +68,7 @@ impl Default for Room {
         Self {
             findings: MAX_FINDINGS,
             bytes: MAX_BYTES,
+            cut: 0,
         }
     }
 }
@@ -77,11 +83,26 @@ impl<'a> Sink<'a> {
             version: None,
             steps: Vec::new(),
             around: Around::default(),
+            above: Above::default(),
             harmful: Room::default(),
             harmless: Room::default(),
             dropped: false,
             untold: None,
         }
+    }
+
+    /// All that was found, and that there was more.
+    pub fn finish(mut self) -> Vec<Finding> {
+        for (kind, cut) in [
+            (Kind::TooMany, self.harmful.cut),
+            (Kind::TooManyHarmless, self.harmless.cut),
+        ] {
+            if cut > 0 {
+                (self.harmful, self.harmless) = Default::default();
+                self.add_at(kind, "", "", format!("{cut} more are not written down"));
+            }
+        }
+        self.findings
     }
 
     /// Runs `inside` with findings that belong to this version.
@@ -99,13 +120,20 @@ impl<'a> Sink<'a> {
         self.steps.pop();
     }
 
-    /// The walk is inside this schema, at the place where it is now, until it has [come out](Self::come_out).
-    pub fn go_into(&mut self, old: &'a Schema) {
+    /// The walk is inside these schemas, at the place where it is now, until it has [come out](Self::come_out).
+    pub fn go_into(&mut self, old: &'a Schema, new: &'a Schema) {
         self.around.enter(self.steps.len(), old);
+        self.above.enter(self.steps.len(), new);
     }
 
     pub fn come_out(&mut self) {
         self.around.leave(self.steps.len());
+        self.above.leave(self.steps.len());
+    }
+
+    /// Whether new combinations, of the object at this place or around it, may mind what becomes of its field.
+    pub fn minds(&self, turn: Turn, field: &str, fuel: &mut Fuel) -> bool {
+        self.above.minds(turn, &self.steps, field, fuel)
     }
 
     /// What rules and combinations of the old schemas around say of the values here.
@@ -170,6 +198,7 @@ impl<'a> Sink<'a> {
         }
         let room = self.room(kind);
         let has_room = room.findings > 0 && room.bytes > 0;
+        room.cut += usize::from(!has_room);
         self.dropped = !has_room;
         has_room
     }
@@ -238,6 +267,13 @@ impl<'a> Sink<'a> {
     pub fn breaking(&mut self) {
         if let Some(last) = self.last() {
             last.impact = Impact::Breaking;
+        }
+    }
+
+    /// Says of the last finding how many objects it hurts.
+    pub fn hurts(&mut self, hurt: Hurt) {
+        if let Some(last) = self.last() {
+            last.hurt = Some(hurt);
         }
     }
 

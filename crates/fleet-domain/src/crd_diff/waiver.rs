@@ -3,7 +3,7 @@
 use jiff::civil::Date;
 use serde::{Deserialize, Serialize};
 
-use super::finding::Finding;
+use super::{finding::Finding, kind::Kind};
 
 /// One accepted finding. It holds until the end of the day that it names.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -41,7 +41,10 @@ pub fn apply(findings: &mut [Finding], waivers: &[Waiver], today: Date) -> Vec<S
             continue;
         }
         let mut used = false;
-        for finding in findings.iter_mut().filter(|f| f.fingerprint == *print) {
+        for finding in findings
+            .iter_mut()
+            .filter(|f| f.fingerprint == *print && f.kind != Kind::TooMany)
+        {
             finding.waiver = Some(waiver.clone());
             used = true;
         }

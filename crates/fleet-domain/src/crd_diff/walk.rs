@@ -8,15 +8,16 @@ use std::{
 
 use super::{
     choices::{self, Fuel},
+    filled::{self, Turn},
     kind::Kind,
     limits,
     pattern::Budget,
     rules,
-    said::Reader,
+    said::{Reader, Said},
     schema::{Count, ListType, Schema, Types},
     server::ServerVersion,
     sink::{Sink, Step},
-    witness::Model,
+    witness::{self, Model},
     words::{default_text, shape, shorten, shorten_fields},
 };
 
@@ -26,8 +27,22 @@ struct Stand {
     root: bool,
     /// The value of a field or of a map, where the server drops a null that is not nullable.
     in_object: bool,
-    /// The field has to be there, so a dropped null is a missing field.
-    demanded: bool,
+    demand: Demand,
+}
+
+/// Whether the field has to be there, so that a dropped null is a missing field.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Demand {
+    Never,
+    /// In some objects.
+    Sometimes,
+    Always,
+}
+
+impl From<bool> for Demand {
+    fn from(demanded: bool) -> Self {
+        if demanded { Self::Always } else { Self::Never }
+    }
 }
 
 /// Bounds the work that is more than linear, over the whole of one pair of definitions.
@@ -37,6 +52,16 @@ pub struct Work {
     patterns: Budget,
     model: Model,
     reader: Reader,
+}
+
+impl Work {
+    /// For comparisons that ask what is lost, and not what is refused.
+    pub fn without_rules() -> Self {
+        Self {
+            model: Model::idle(),
+            ..Self::default()
+        }
+    }
 }
 
 /// Among more fields nobody looks for one that was renamed.
@@ -50,7 +75,7 @@ pub fn compare<'a>(sink: &mut Sink<'a>, old: &'a Schema, new: &'a Schema, work: 
     let stand = Stand {
         root: true,
         in_object: false,
-        demanded: true,
+        demand: Demand::Always,
     };
     node(sink, old, new, stand, work);
 }
@@ -64,7 +89,7 @@ fn node<'a>(sink: &mut Sink<'a>, old: &'a Schema, new: &'a Schema, stand: Stand,
         return;
     }
     null(sink, old, new, stand);
-    sink.go_into(old);
+    sink.go_into(old, new);
     let shared = limits(sink, old, new, work);
     let around = work.model.enter(old, new, || sink.path());
     if shared.has(Types::OBJECT) {
@@ -88,12 +113,30 @@ fn limits(sink: &mut Sink<'_>, old: &Schema, new: &Schema, work: &mut Work) -> T
     let mark = sink.mark();
     let shared = limits::compare(sink, old, new, &mut work.patterns);
     if sink.has_harm_since(&mark)
-        && let Some(said) = sink.said(&mut work.reader)
+        && let Some(mut said) = sink.said(&mut work.reader)
     {
+        forget_what_was_filled_in(&mut said, old, new);
         sink.back_to(mark);
         return limits::compare(sink, &said.added_to(old), new, &mut work.patterns);
     }
     shared
+}
+
+/// That a field is there may be true only because it was filled in, and now it is not.
+fn forget_what_was_filled_in(said: &mut Said, old: &Schema, new: &Schema) {
+    let mut went = old.properties.iter().filter(|(name, before)| {
+        before.default.is_some()
+            && new
+                .properties
+                .get(*name)
+                .is_none_or(|after| after.default.is_none())
+    });
+    if let Some((first, _)) = went.next() {
+        for name in went.map(|(name, _)| name).chain([first]) {
+            said.there.remove(name);
+        }
+        said.limits.fields.min = 0;
+    }
 }
 
 fn null(sink: &mut Sink<'_>, old: &Schema, new: &Schema, stand: Stand) {
@@ -109,8 +152,11 @@ fn null(sink: &mut Sink<'_>, old: &Schema, new: &Schema, stand: Stand) {
     }
     if after {
         sink.add(Kind::Loosened, "no null", "null allowed");
-    } else if stand.in_object && !new.nullable && !stand.demanded {
+    } else if stand.in_object && !new.nullable && stand.demand == Demand::Never {
         sink.add(Kind::NullDropped, "null allowed", "null dropped");
+    } else if stand.in_object && !new.nullable && stand.demand == Demand::Sometimes {
+        sink.add(Kind::NullRejected, "null allowed", "null dropped, and missed");
+        sink.undecidable("whether a combination misses the dropped field depends on the object");
     } else if !stand.root {
         sink.add(Kind::NullRejected, "null allowed", "null refused");
     }
@@ -133,7 +179,7 @@ fn object<'a>(sink: &mut Sink<'a>, old: &'a Schema, new: &'a Schema, stand: Stan
         old,
         new,
         closes,
-        branches: choices::branches(new),
+        root: stand.root,
         renames: None,
     };
     for (name, pair) in side_by_side(&old.properties, &new.properties) {
@@ -143,7 +189,8 @@ fn object<'a>(sink: &mut Sink<'a>, old: &'a Schema, new: &'a Schema, stand: Stan
             (Some(_), None) | (None, Some(_)) if whole && ALWAYS.contains(&name) => {}
             (Some(before), Some(after)) => {
                 default(sink, name, before, after, &objects, work);
-                child(sink, Step::Field(name), before, after, new.misses(name), work);
+                let demand = objects.demand(sink, name, before, after, work);
+                child(sink, Step::Field(name), before, after, demand, work);
             }
             (Some(before), None) => gone(sink, name, before, &mut objects, work),
             (None, Some(after)) => came(sink, name, after, &objects, work),
@@ -175,9 +222,48 @@ struct Objects<'a> {
     old: &'a Schema,
     new: &'a Schema,
     closes: bool,
-    /// Of the combinations of the new one.
-    branches: usize,
+    root: bool,
     renames: Option<Renames<'a>>,
+}
+
+impl Objects<'_> {
+    /// Whether the new schemas may mind what becomes of a field.
+    fn minds(&self, sink: &Sink<'_>, turn: Turn, name: &str, work: &mut Work) -> bool {
+        // That more fields are asked for than before is told as such.
+        let told = turn == Turn::Missing && self.new.limits.fields.min > self.old.limits.fields.min;
+        (!told && filled::counts(self.new, turn)) || sink.minds(turn, name, &mut work.fuel)
+    }
+
+    /// Whether a null that is dropped from this field is missed.
+    fn demand(
+        &self,
+        sink: &Sink<'_>,
+        name: &str,
+        before: &Schema,
+        after: &Schema,
+        work: &mut Work,
+    ) -> Demand {
+        let is_dropped = before.nullable && !after.nullable;
+        if self.new.misses(name) {
+            Demand::Always
+        } else if !is_dropped || after.default.is_some() || !self.minds(sink, Turn::Missing, name, work) {
+            Demand::Never
+        } else if self.lacking(name, true, work).is_some() {
+            Demand::Always
+        } else {
+            Demand::Sometimes
+        }
+    }
+
+    /// An object that lacks this field, or has a null in it, and is refused for that from now on.
+    fn lacking(&self, name: &str, null: bool, work: &mut Work) -> Option<String> {
+        let pair = witness::Pair {
+            old: self.old,
+            new: self.new,
+            root: self.root,
+        };
+        work.model.lacking(pair, name, null)
+    }
 }
 
 /// New fields by their name without its spelling and by their type; for removed ones that may have been renamed.
@@ -213,14 +299,14 @@ fn child<'a>(
     step: Step<'a>,
     old: &'a Schema,
     new: &'a Schema,
-    demanded: bool,
+    demand: impl Into<Demand>,
     work: &mut Work,
 ) {
     sink.enter(step);
     let stand = Stand {
         root: false,
         in_object: !matches!(step, Step::Items),
-        demanded,
+        demand: demand.into(),
     };
     node(sink, old, new, stand, work);
     sink.leave();
@@ -264,9 +350,7 @@ fn came<'a>(sink: &mut Sink<'a>, name: &'a str, after: &'a Schema, objects: &Obj
             let minds = (old.demands(name) && new.demands(name)) || new.counts_fields();
             typed(sink, Step::Field(name), after, minds);
         }
-    } else if after.default.is_some()
-        && choices::minds_one_more_field(new, name, objects.branches, &mut work.fuel)
-    {
+    } else if after.default.is_some() && objects.minds(sink, Turn::FilledIn, name, work) {
         sink.add_child(
             Kind::DefaultUnderChoice,
             Step::Field(name),
@@ -346,7 +430,11 @@ fn required<'a>(sink: &mut Sink<'a>, old: &Schema, new: &'a Schema, stand: Stand
             continue;
         }
         if new.demands(name) {
-            let said = said.get_or_insert_with(|| sink.said(reader));
+            let said = said.get_or_insert_with(|| {
+                let mut said = sink.said(reader)?;
+                forget_what_was_filled_in(&mut said, old, new);
+                Some(said)
+            });
             if said.as_ref().is_some_and(|said| said.there.contains(name)) {
                 continue;
             }
@@ -401,8 +489,28 @@ fn default<'a>(
         // Said as a field that has to be set from now on.
         return;
     }
-    let minds = kind != Kind::DefaultRemoved
-        && choices::minds_one_more_field(parents.new, name, parents.branches, &mut work.fuel);
+    if kind == Kind::DefaultRemoved {
+        if !parents.minds(sink, Turn::Missing, name, work) {
+            sink.add_child(kind, Step::Field(name), default_text(old), default_text(new));
+            return;
+        }
+        let example = parents.lacking(name, false, work);
+        sink.add_child(
+            Kind::DefaultMissed,
+            Step::Field(name),
+            default_text(old),
+            default_text(new),
+        );
+        match example {
+            Some(example) => {
+                sink.breaking();
+                sink.note(&format!("For example {example}."));
+            }
+            None => sink.undecidable("whether anything misses the field depends on the object"),
+        }
+        return;
+    }
+    let minds = parents.minds(sink, Turn::FilledIn, name, work);
     let kind = if minds { Kind::DefaultUnderChoice } else { kind };
     sink.add_child(kind, Step::Field(name), default_text(old), default_text(new));
     if minds {
@@ -425,13 +533,15 @@ fn list<'a>(sink: &mut Sink<'a>, old: &'a Schema, new: &'a Schema, work: &mut Wo
         (None, Some(after)) => typed(sink, Step::Items, after, false),
         (None, None) => {}
     }
-    if old.list == new.list {
+    let refilled = told_apart_by_defaults(old, new);
+    if old.list == new.list && !refilled {
         return;
     }
     let tightens = match (&old.list, &new.list) {
         (_, ListType::Atomic) => false,
         // One entry is equal to no other.
         _ if old.limits.items.max.is_some_and(|max| max < 2) => false,
+        _ if refilled => true,
         // Entries that differ in one key differ in more keys too.
         (ListType::Map(before), ListType::Map(after)) => !before.is_subset(after),
         _ => true,
@@ -442,6 +552,31 @@ fn list<'a>(sink: &mut Sink<'a>, old: &'a Schema, new: &'a Schema, work: &mut Wo
         Kind::ListLoosened
     };
     sink.add(kind, old.list.to_string(), new.list.to_string());
+    if refilled && tightens {
+        sink.note("What is filled in where an entry leaves a key out is something else than before, and may make it equal to another one.");
+    }
+}
+
+/// Whether entries that differed may become equal by what is filled in now.
+fn told_apart_by_defaults(old: &Schema, new: &Schema) -> bool {
+    let (Some(before), Some(after)) = (&old.items, &new.items) else {
+        return false;
+    };
+    let differs = |name: &String| {
+        let of = |schema: &'_ Schema| {
+            schema
+                .properties
+                .get(name)
+                .and_then(|field| field.default.clone())
+        };
+        let filled = of(after);
+        filled.is_some() && filled != of(before) && !before.demands(name)
+    };
+    match &new.list {
+        ListType::Atomic => false,
+        ListType::Set => after.properties.keys().any(differs),
+        ListType::Map(keys) => keys.iter().any(differs),
+    }
 }
 
 /// A removed field may come back in another spelling with the same type.

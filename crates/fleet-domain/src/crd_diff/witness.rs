@@ -7,7 +7,8 @@ use std::borrow::Cow;
 use serde_json::Value;
 
 use super::{
-    candidates::{MAX_VALUES, Maker, Place, Plan, cost},
+    candidates::{MAX_DEPTH, MAX_VALUES, Maker, Place, Plan, cost, whole},
+    meaning,
     object::{Checker, cel::Due, filled_in, keeps_all, prune},
     pattern::Budget,
     reads::{self, Reading, Reads},
@@ -19,6 +20,8 @@ use super::{
 const MAX_WORK: u64 = 700_000;
 /// What it takes to try one value, beside the rules.
 const TRY: u64 = 20;
+/// What it takes to find one that is tried.
+const PLAN: u64 = 4;
 /// How many values are altered until the old schema takes them.
 const MAX_REPAIRS: u32 = 16;
 /// So many of the old rules are looked at beside the new one.
@@ -77,6 +80,14 @@ pub enum Answer {
 }
 
 impl Model {
+    /// One that tries nothing.
+    pub fn idle() -> Self {
+        Self {
+            left: 0,
+            ..Self::default()
+        }
+    }
+
     /// Whether values that the old schema took break the rule of the new one.
     pub fn judge(&mut self, pair: Pair<'_>, rule: &Rule) -> Answer {
         let Some(reading) = self.read(rule, pair.new).filter(|reading| !reading.cut) else {
@@ -144,6 +155,37 @@ impl Model {
         }
     }
 
+    /// An object that the old schema takes and that leaves this field out, or has a null in it; and that the new one
+    /// refuses for having too few fields, or none of those that a combination asks for.
+    pub fn lacking(&mut self, pair: Pair<'_>, name: &str, null: bool) -> Option<String> {
+        let mut value = self.maker(&[]).sample(pair.old, MAX_DEPTH)?;
+        let fields = value.as_object_mut()?;
+        if null {
+            fields.insert(name.to_owned(), Value::Null);
+        } else {
+            fields.remove(name);
+        }
+        if pair.root {
+            for (name, own) in whole() {
+                fields.entry(name).or_insert(own);
+            }
+        }
+        let costs = cost(pair.old, &value) + cost(pair.new, &value);
+        self.left = self.left.saturating_sub(TRY + 4 * costs);
+        if self.left == 0 || !self.surely_is(pair, &filled_in(pair.old, &value)) {
+            return None;
+        }
+        let mut after = value.clone();
+        prune(pair.new, &mut after, pair.root);
+        let after = filled_in(pair.new, &after);
+        let mut alone = Schema::empty();
+        alone.limits.fields = pair.new.limits.fields;
+        alone.choices = (*pair.new.choices).clone().into();
+        let doubts = self.checker.skipped_patterns;
+        let refused = !self.checker.accepts(&alone, &after) && self.checker.skipped_patterns == doubts;
+        refused.then(|| example(&value))
+    }
+
     /// Whether the defaults of something that the rule looks at are others than before.
     pub fn minds_defaults(&mut self, pair: Pair<'_>, rule: &Rule) -> bool {
         // When nobody looks any more, it may be so wherever something changed.
@@ -202,6 +244,15 @@ impl Model {
         let path = path.split(".*").next().unwrap_or(path);
         let mut lost = self.lost_around.iter();
         lost.any(|lost| path.starts_with(lost.as_str()) || lost.starts_with(path))
+    }
+
+    /// What a rule means by its text, while there is room to look.
+    pub fn meaning(&mut self, rule: &Rule) -> Option<meaning::Expr> {
+        // It is written out part by part.
+        self.left = self
+            .left
+            .saturating_sub(rule.source.cost() + rule.source.text.len() as u64 / 4);
+        (self.left > 0).then(|| meaning::of(&rule.source))
     }
 
     fn read(&mut self, rule: &Rule, schema: &Schema) -> Option<Reading> {
@@ -265,7 +316,9 @@ impl Model {
     }
 
     fn values(&mut self, pair: Pair<'_>, reads: &Reads, constants: &[Value]) -> Plan {
-        self.maker(constants).plan(place(pair), reads)
+        let plan = self.maker(constants).plan(place(pair), reads);
+        self.left = self.left.saturating_sub(PLAN * plan.weight());
+        plan
     }
 
     /// A value that the old schema is sure to take, with the same in all that the rule looks at.
@@ -425,7 +478,7 @@ impl Differing {
 
     fn of_field(&mut self, old: &Schema, new: &Schema, name: &str, reads: &Reads) -> bool {
         let (before, after) = (old.properties.get(name), new.properties.get(name));
-        let default = |schema: Option<&Schema>| schema.and_then(|schema| schema.default.clone());
-        default(before) != default(after) || self.on_the_way(before, after, reads)
+        let filled_in = before.and_then(|before| before.default.as_deref());
+        filled_in != after.and_then(|after| after.default.as_deref()) || self.on_the_way(before, after, reads)
     }
 }

@@ -313,6 +313,78 @@ pub const HOSTILE: &[Hostile] = &[
         },
     },
     Hostile {
+        name: "long rules",
+        full: 52_000,
+        make: |n| {
+            // As long as rules are that are read at all.
+            let side = |word: &str| {
+                with_fields((0..n.div_ceil(1_000)).map(|field| {
+                    let parts: Vec<String> = (0..n.min(1_000))
+                        .map(|i| format!("has(self.{word}{i:08})"))
+                        .collect();
+                    let rules = json!([{"rule": parts.join(" && ")}]);
+                    let fields = json!({"a": {"type": "string"}});
+                    (
+                        format!("f{field}"),
+                        json!({"type": "object", "properties": fields, "x-kubernetes-validations": rules}),
+                    )
+                }))
+            };
+            (side("a"), side("b"))
+        },
+    },
+    Hostile {
+        name: "loops within loops",
+        full: 4_000,
+        make: |n| {
+            let side = |op: &str| {
+                with_fields((0..n).map(|i| {
+                    let rule = format!("self.all(a, self.all(b, self.all(c, self.all(d, a.k {op} b.k || c.k == 'v{i}' || d.k == c.k))))");
+                    let entry = json!({"type": "object", "required": ["k"], "properties": {"k": {"type": "string"}}});
+                    (format!("l{i}"), json!({"type": "array", "items": entry, "x-kubernetes-validations": [{"rule": rule}]}))
+                }))
+            };
+            (side("=="), side("<"))
+        },
+    },
+    Hostile {
+        name: "defaults that all went",
+        full: 20_000,
+        make: |n| {
+            let side = |default: Value| {
+                let fields: Map<String, Value> = (0..n)
+                    .map(|i| {
+                        let mut field = json!({"type": "string"});
+                        if !default.is_null() {
+                            field["default"] = default.clone();
+                        }
+                        (format!("f{i}"), field)
+                    })
+                    .collect();
+                document(json!({"type": "object", "minProperties": 1, "properties": fields}))
+            };
+            (side("a".into()), side(Value::Null))
+        },
+    },
+    Hostile {
+        name: "versions beside a large one",
+        full: 12_000,
+        make: |n| {
+            let side = |served: bool| {
+                let fields: Map<String, Value> = (0..n)
+                    .map(|i| (format!("f{i}"), json!({"type": "string"})))
+                    .collect();
+                let mut crd = document(json!({"type": "object", "properties": fields}));
+                let more =
+                    (0..n).map(|i| json!({"name": format!("w{i}"), "served": served, "storage": false}));
+                let versions = crd["spec"]["versions"].as_array_mut().unwrap();
+                versions.extend(more);
+                crd
+            };
+            (side(false), side(true))
+        },
+    },
+    Hostile {
         name: "versions",
         full: 22_000,
         make: |n| {

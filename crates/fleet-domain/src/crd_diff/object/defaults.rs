@@ -23,7 +23,7 @@ fn is_filled_in(schema: &Schema, value: &Value) -> bool {
                 .properties
                 .iter()
                 .filter(|(_, field)| field.default.is_some());
-            defaults.all(|(name, _)| fields.contains_key(name))
+            (!schema.fills() || defaults.all(|(name, _)| fields.contains_key(name)))
                 && fields.iter().all(|(name, value)| {
                     let child = schema.properties.get(name).or(schema.additional.as_deref());
                     child.is_none_or(|child| !is_dropped(child, value) && is_filled_in(child, value))

@@ -124,8 +124,12 @@ impl<'t> Lexer<'t> {
 
     /// Text or bytes, with their prefixes, if there are any here.
     fn quoted(&mut self) -> Result<Option<Token>, String> {
-        let quote = self.rest.find(['"', '\'']);
-        let Some(prefix) = quote.filter(|at| *at <= 2).map(|at| &self.rest[..at]) else {
+        // No prefix is longer than two letters.
+        let mut start = self.rest.bytes().take(3);
+        let Some(prefix) = start
+            .position(|byte| matches!(byte, b'"' | b'\''))
+            .map(|at| &self.rest[..at])
+        else {
             return Ok(None);
         };
         let (raw, bytes) = match prefix.to_ascii_lowercase().as_str() {

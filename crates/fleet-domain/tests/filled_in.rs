@@ -1,0 +1,170 @@
+//! Fields that are filled in, and no longer: what a combination, a count or a rule makes of it, here or around.
+
+// Helpers of tests, where a panic is a failed test.
+#![allow(clippy::unwrap_used)]
+
+use gantry_fleet_domain::crd_diff::{Crd, Impact, Kind, Options, Report, compare};
+use rstest::rstest;
+use serde_json::{Value, json};
+
+fn crd(spec: &Value) -> Crd {
+    Crd::parse(&json!({
+        "metadata": {"name": "things.example.com"},
+        "spec": {
+            "group": "example.com", "names": {"plural": "things", "kind": "Thing"},
+            "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": {
+                "type": "object", "properties": {"spec": spec},
+            }}}],
+        },
+    }))
+    .unwrap()
+}
+
+fn report(old: &Value, new: &Value) -> Report {
+    let options = Options {
+        forward: true,
+        ..Options::default()
+    };
+    compare(&[crd(old)], &[crd(new)], &options)
+}
+
+/// The findings that matter.
+fn found(report: &Report) -> Vec<(Kind, Impact, &str)> {
+    let matters = report
+        .findings
+        .iter()
+        .filter(|finding| finding.impact < Impact::Warning);
+    matters
+        .map(|finding| (finding.kind, finding.impact, finding.path.as_str()))
+        .collect()
+}
+
+/// An object with these fields, and what else is said of it.
+fn with(properties: Value, more: &Value) -> Value {
+    let mut schema = json!({"type": "object", "properties": properties});
+    for (word, value) in more.as_object().unwrap() {
+        schema[word] = value.clone();
+    }
+    schema
+}
+
+/// A combination may speak of what is filled in several levels below it.
+#[rstest]
+#[case::added(json!({}), json!({"default": "On"}), json!({"anyOf": [{"properties": {"tls": {"properties": {"mode": {"enum": ["Off"]}}}}}, {"required": ["cert"]}]}), true)]
+#[case::changed(json!({"default": "Off"}), json!({"default": "On"}), json!({"anyOf": [{"properties": {"tls": {"properties": {"mode": {"enum": ["Off"]}}}}}, {"required": ["cert"]}]}), true)]
+#[case::one_of(json!({}), json!({"default": "On"}), json!({"oneOf": [{"properties": {"tls": {"required": ["mode"]}}, "required": ["tls"]}, {"required": ["cert"]}]}), true)]
+#[case::not(json!({}), json!({"default": "On"}), json!({"not": {"properties": {"tls": {"required": ["mode"]}}, "required": ["tls", "cert"]}}), true)]
+#[case::nested(json!({}), json!({"default": "On"}), json!({"anyOf": [{"required": ["cert"]}, {"anyOf": [{"properties": {"tls": {"properties": {"mode": {"pattern": "f$"}}}}}]}]}), true)]
+#[case::asks_for_it(json!({}), json!({"default": "On"}), json!({"anyOf": [{"properties": {"tls": {"required": ["mode"]}}}, {"required": ["cert"]}]}), false)]
+#[case::of_another(json!({}), json!({"default": "On"}), json!({"anyOf": [{"properties": {"tls": {"properties": {"other": {"enum": ["Off"]}}}}}, {"required": ["cert"]}]}), false)]
+fn filled_in_below_a_combination(
+    #[case] old: Value,
+    #[case] new: Value,
+    #[case] combination: Value,
+    #[case] minds: bool,
+) {
+    let side = |mut mode: Value| {
+        mode["type"] = "string".into();
+        let tls = json!({"type": "object", "properties": {"mode": mode, "other": {"type": "string"}}});
+        with(json!({"tls": tls, "cert": {"type": "string"}}), &combination)
+    };
+    let report = report(&side(old), &side(new));
+    let expected: &[_] = &[(Kind::DefaultUnderChoice, Impact::Undecidable, ".spec.tls.mode")];
+    assert_eq!(found(&report), &expected[..usize::from(minds)]);
+}
+
+/// The same for a field that comes with its default, and in the entries of a list.
+#[test]
+fn a_new_field_below_a_combination() {
+    let side = |field: &str| {
+        let entry = json!({"type": "object", "properties": {field: {"type": "string", "default": "x"}}});
+        with(
+            json!({"l": {"type": "array", "items": entry}}),
+            &json!({"not": {"properties": {"l": {"items": {"required": ["b"]}}}}}),
+        )
+    };
+    let mut old = side("b");
+    old["properties"]["l"]["items"]["properties"] = json!({});
+    assert_eq!(
+        found(&report(&old, &side("b"))),
+        [(Kind::DefaultUnderChoice, Impact::Undecidable, ".spec.l[*].b")]
+    );
+}
+
+/// What met a combination or a count only because it was filled in.
+#[rstest]
+#[case::any_of(json!({"anyOf": [{"required": ["a"]}, {"required": ["b"]}]}), Some(Impact::Breaking))]
+#[case::one_of(json!({"oneOf": [{"required": ["a"]}, {"required": ["b"]}]}), Some(Impact::Breaking))]
+#[case::count(json!({"minProperties": 1}), Some(Impact::Breaking))]
+#[case::unsure(json!({"required": ["c"], "anyOf": [{"properties": {"c": {"enum": ["other"]}}}, {"required": ["a"]}]}), Some(Impact::Undecidable))]
+#[case::only_limited(json!({"anyOf": [{"properties": {"a": {"enum": ["x"]}}}, {"required": ["b"]}]}), None)]
+#[case::of_another(json!({"anyOf": [{"required": ["c"]}, {"required": ["b"]}]}), None)]
+fn no_longer_filled_in(#[case] more: Value, #[case] impact: Option<Impact>) {
+    let side = |a: Value| {
+        with(
+            json!({"a": a, "b": {"type": "string"}, "c": {"type": "string", "pattern": "^(a|b)*[c-z]?"}}),
+            &more,
+        )
+    };
+    let report = report(
+        &side(json!({"type": "string", "default": "x"})),
+        &side(json!({"type": "string"})),
+    );
+    let expected = impact.map(|impact| (Kind::DefaultMissed, impact, ".spec.a"));
+    assert_eq!(found(&report), Vec::from_iter(expected));
+}
+
+/// A rule that a default has met asks nobody to set the field.
+#[rstest]
+#[case::required(json!({"required": ["mode"]}), Kind::RequiredAdded, ".spec.mode")]
+#[case::counted(json!({"minProperties": 1}), Kind::LimitTightened, ".spec")]
+fn a_rule_that_a_default_has_met(#[case] more: Value, #[case] kind: Kind, #[case] path: &str) {
+    let old = with(
+        json!({"mode": {"type": "string", "default": "A"}}),
+        &json!({"x-kubernetes-validations": [{"rule": "self.mode != 'Legacy'"}]}),
+    );
+    let new = with(json!({"mode": {"type": "string"}}), &more);
+    assert_eq!(found(&report(&old, &new)), [(kind, Impact::Breaking, path)]);
+}
+
+/// A null is dropped where it may not be one, and then the field is missing.
+#[rstest]
+#[case::any_of(json!({"anyOf": [{"required": ["a"]}, {"required": ["b"]}]}), Some(Impact::Breaking))]
+#[case::required(json!({"required": ["a"]}), Some(Impact::Breaking))]
+#[case::count(json!({"minProperties": 1}), Some(Impact::Breaking))]
+#[case::of_another(json!({"anyOf": [{"required": ["c"]}, {"required": ["b"]}]}), None)]
+fn a_null_that_is_dropped(#[case] more: Value, #[case] impact: Option<Impact>) {
+    let side = |nullable: bool| {
+        with(
+            json!({"a": {"type": "string", "nullable": nullable}, "b": {"type": "string"}, "c": {"type": "string"}}),
+            &more,
+        )
+    };
+    let expected = impact.map(|impact| (Kind::NullRejected, impact, ".spec.a"));
+    assert_eq!(
+        found(&report(&side(true), &side(false))),
+        Vec::from_iter(expected)
+    );
+}
+
+/// Entries are told apart by what is filled in.
+#[rstest]
+#[case::changed(json!({"default": "TCP"}), json!({"default": "UDP"}), true)]
+#[case::another_field(json!({"default": "TCP"}), json!({"default": "TCP"}), false)]
+fn the_key_of_a_list(#[case] old: Value, #[case] new: Value, #[case] tightens: bool) {
+    let side = |mut protocol: Value, note: &str| {
+        protocol["type"] = "string".into();
+        with(
+            json!({"ports": {
+                "type": "array", "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["port", "protocol"],
+                "items": {"type": "object", "required": ["port"], "properties": {
+                    "port": {"type": "integer"}, "protocol": protocol, "note": {"type": "string", "default": note},
+                }},
+            }}),
+            &json!({}),
+        )
+    };
+    let expected: &[_] = &[(Kind::ListTightened, Impact::Breaking, ".spec.ports")];
+    let report = report(&side(old, "a"), &side(new, "b"));
+    assert_eq!(found(&report), &expected[..usize::from(tightens)]);
+}

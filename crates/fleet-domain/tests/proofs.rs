@@ -1,0 +1,125 @@
+//! Objects that are put to the new schemas: what is hurt is never said to be unhurt.
+
+// Helpers of tests, where a panic is a failed test.
+#![allow(clippy::unwrap_used)]
+
+use std::collections::BTreeSet;
+
+use gantry_fleet_domain::crd_diff::{Crd, Impact, Kind, Options, Prover, Report, Verdict, compare};
+use rstest::rstest;
+use serde_json::{Value, json};
+
+fn crd(spec: &Value) -> Crd {
+    Crd::parse(&json!({
+        "metadata": {"name": "things.example.com"},
+        "spec": {
+            "group": "example.com", "names": {"plural": "things", "kind": "Thing"},
+            "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": {
+                "type": "object", "properties": {"spec": spec},
+            }}}],
+        },
+    }))
+    .unwrap()
+}
+
+/// The report on these schemas with these objects.
+fn proven(old: &Value, new: &Value, specs: &[Value]) -> Report {
+    let (old, new) = (crd(old), crd(new));
+    let mut prover = Prover::new("here", Some(&old), &new, "v1", None).unwrap();
+    for spec in specs {
+        prover.put(&json!({"metadata": {"name": "n"}, "spec": spec}));
+    }
+    let options = Options {
+        forward: true,
+        ..Options::default()
+    };
+    let mut report = compare(std::slice::from_ref(&old), std::slice::from_ref(&new), &options);
+    report.prove(vec![prover.finish()], &BTreeSet::new());
+    report
+}
+
+fn texts(a: Value, more: &Value) -> Value {
+    let mut schema = json!({"type": "object", "properties": {"a": a, "b": {"type": "string"}}});
+    for (word, value) in more.as_object().unwrap() {
+        schema[word] = value.clone();
+    }
+    schema
+}
+
+/// What a default breaks is told at the field, and shows around it.
+#[rstest]
+#[case::one_of(json!({"oneOf": [{"required": ["a"]}, {"required": ["b"]}]}), json!({"b": "1"}), 1)]
+#[case::count(json!({"maxProperties": 1}), json!({"b": "1"}), 1)]
+#[case::nobody(json!({"maxProperties": 1}), json!({"a": "1"}), 0)]
+fn a_default_that_hurts(#[case] more: Value, #[case] spec: Value, #[case] hurt: u64) {
+    let text = json!({"type": "string"});
+    let new = json!({"type": "string", "default": "x"});
+    let report = proven(&texts(text, &more), &texts(new, &more), &[spec]);
+    let finding = &report.findings[0];
+    assert_eq!(finding.kind, Kind::DefaultUnderChoice);
+    assert_eq!(finding.hurt.map(|hurt| hurt.objects), Some(hurt));
+    assert_eq!(report.verdict_by_harm() == Verdict::Safe, hurt == 0);
+    assert_eq!(report.findings.len(), 1);
+}
+
+/// A rule that was not decided is not known to hurt nobody, whether it is new or was there before.
+#[test]
+fn a_kept_rule_that_is_not_decided() {
+    let rule = json!({"x-kubernetes-validations": [{"rule": "!has(self.a) || isSemver(self.a)"}]});
+    let side = |a: Value| texts(a, &rule);
+    let report = proven(
+        &side(json!({"type": "string"})),
+        &side(json!({"type": "string", "default": "x"})),
+        &[json!({"b": "1"})],
+    );
+    let finding = report
+        .findings
+        .iter()
+        .find(|f| f.kind == Kind::DefaultUnderChoice);
+    assert_eq!(finding.unwrap().hurt, None);
+    assert_eq!(report.verdict_by_harm(), Verdict::Undecidable);
+}
+
+/// A value of a map and a field of that name are one place.
+#[rstest]
+#[case::map_now(
+    json!({"type": "object", "properties": {"a": {"type": "string"}}}),
+    json!({"type": "object", "additionalProperties": {"type": "string", "maxLength": 1}}))]
+#[case::map_before(
+    json!({"type": "object", "additionalProperties": {"type": "string"}}),
+    json!({"type": "object", "additionalProperties": {"type": "string"}, "properties": {"a": {"type": "string", "maxLength": 1}}}))]
+fn values_of_maps(#[case] old: Value, #[case] new: Value) {
+    let report = proven(&old, &new, &[json!({"a": "long"})]);
+    assert!(!report.findings.iter().any(|f| f.kind == Kind::ObjectsHurt));
+    assert_eq!(report.findings[0].kind, Kind::LimitTightened);
+    assert_eq!(report.findings[0].hurt.map(|hurt| hurt.objects), Some(1));
+}
+
+/// Whatever was found in the schemas: what hurts an object counts.
+#[test]
+fn harm_that_no_finding_explains() {
+    let (old, new) = (
+        crd(&texts(json!({"type": "string"}), &json!({}))),
+        crd(&texts(json!({"type": "string", "maxLength": 1}), &json!({}))),
+    );
+    let mut prover = Prover::new("here", Some(&old), &new, "v1", None).unwrap();
+    prover.put(&json!({"metadata": {"name": "n"}, "spec": {"a": "long"}}));
+    let options = Options {
+        forward: true,
+        ..Options::default()
+    };
+    // As if the comparison had not seen the change.
+    let mut report = compare(std::slice::from_ref(&old), std::slice::from_ref(&old), &options);
+    assert_eq!(report.forward, Some(Verdict::Safe));
+    report.prove(vec![prover.finish()], &BTreeSet::new());
+    let finding = &report.findings[0];
+    assert_eq!(
+        (finding.kind, finding.impact, finding.path.as_str()),
+        (Kind::ObjectsHurt, Impact::Breaking, ".spec.a")
+    );
+    assert_eq!(finding.hurt.map(|hurt| hurt.objects), Some(1));
+    assert_eq!(
+        (report.verdict(), report.verdict_by_harm()),
+        (Verdict::Breaking, Verdict::Breaking)
+    );
+}

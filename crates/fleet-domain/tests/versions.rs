@@ -1,0 +1,119 @@
+//! Versions beside each other: what is lost between them where only their name is changed.
+
+// Helpers of tests, where a panic is a failed test.
+#![allow(clippy::unwrap_used)]
+
+use gantry_fleet_domain::crd_diff::{Class, Crd, Impact, Kind, Options, Report, Verdict, compare};
+use rstest::rstest;
+use serde_json::{Value, json};
+
+fn crd(versions: &Value) -> Crd {
+    stored(versions, &json!(null))
+}
+
+fn stored(versions: &Value, stored: &Value) -> Crd {
+    Crd::parse(&json!({
+        "metadata": {"name": "things.example.com"},
+        "spec": {"group": "example.com", "names": {"plural": "things", "kind": "Thing"}, "versions": versions},
+        "status": {"storedVersions": stored},
+    }))
+    .unwrap()
+}
+
+/// `sS`: served and stored.
+fn version(name: &str, is: &str, fields: &Value) -> Value {
+    json!({
+        "name": name, "served": is.contains('s'), "storage": is.contains('S'),
+        "schema": {"openAPIV3Schema": {"type": "object", "properties": {"spec": {"type": "object", "properties": fields}}}},
+    })
+}
+
+fn forward(old: Crd, new: Crd) -> Report {
+    let options = Options {
+        forward: true,
+        ..Options::default()
+    };
+    compare(&[old], &[new], &options)
+}
+
+fn kinds(report: &Report) -> Vec<(Kind, Impact)> {
+    let matters = report.findings.iter().filter(|f| f.impact < Impact::Warning);
+    matters.map(|finding| (finding.kind, finding.impact)).collect()
+}
+
+/// Stored objects get the name of another version, and their fields stay as they are.
+#[rstest]
+#[case::another_type(json!({"src": {"type": "string"}}), Some(".spec.src"))]
+#[case::gone(json!({}), Some(".spec.src"))]
+#[case::tighter(json!({"src": {"type": "object", "maxProperties": 2, "properties": {"url": {"type": "string", "maxLength": 3}}}}), None)]
+fn storage_that_moves(#[case] fields: Value, #[case] lost: Option<&str>) {
+    let src = json!({"src": {"type": "object", "properties": {"url": {"type": "string"}}}});
+    let old = crd(&json!([version("v1a", "sS", &src)]));
+    let new = crd(&json!([version("v1a", "s", &src), version("v1", "sS", &fields)]));
+    let report = forward(old, new);
+    let found = report.findings.iter().find(|f| f.kind == Kind::StorageLoses);
+    assert_eq!(found.is_some(), lost.is_some(), "{:?}", report.findings);
+    if let (Some(found), Some(lost)) = (found, lost) {
+        assert!(found.before.contains(lost), "{}", found.before);
+        assert_eq!(report.forward, Some(Verdict::Breaking));
+    }
+}
+
+/// Objects that are stored in a version are read by its schema, whether anybody is served by it or not.
+#[rstest]
+#[case::stored(json!(["v1a", "v1"]), json!({}), Impact::Breaking)]
+#[case::unknown(json!(null), json!({}), Impact::Undecidable)]
+#[case::not_stored(json!(["v1"]), json!({}), Impact::Info)]
+// What is only checked is checked where it is written, and nobody writes here.
+#[case::refused(json!(["v1a", "v1"]), json!({"x": {"type": "string", "maxLength": 3}}), Impact::Info)]
+fn a_version_that_nobody_is_served(#[case] names: Value, #[case] left: Value, #[case] impact: Impact) {
+    let x = json!({"x": {"type": "string"}});
+    let side = |fields: &Value, names: &Value| {
+        stored(
+            &json!([version("v1a", "", fields), version("v1", "sS", &x)]),
+            names,
+        )
+    };
+    let report = forward(side(&x, &names), side(&left, &json!(null)));
+    let found: Vec<Impact> = report.findings.iter().map(|finding| finding.impact).collect();
+    assert_eq!(found, [impact], "{:?}", report.findings);
+    assert_eq!(
+        report.findings[0].undecidable.is_some(),
+        impact == Impact::Undecidable
+    );
+}
+
+/// Who reads and writes through another version writes back what that version knows.
+#[rstest]
+#[case::knows_less("s", json!({"x": {"type": "string"}}), "None", true)]
+#[case::knows_it_otherwise("s", json!({"x": {"type": "string"}, "y": {"type": "integer"}}), "None", true)]
+#[case::knows_all("s", json!({"x": {"type": "string"}, "y": {"type": "string"}}), "None", false)]
+#[case::not_served("", json!({}), "None", false)]
+#[case::converted("s", json!({}), "Webhook", false)]
+fn a_version_beside_the_stored_one(
+    #[case] is: &str,
+    #[case] fields: Value,
+    #[case] strategy: &str,
+    #[case] loses: bool,
+) {
+    let known = json!({"x": {"type": "string"}, "y": {"type": "string"}});
+    let side = |versions: Value| {
+        Crd::parse(&json!({
+            "metadata": {"name": "things.example.com"},
+            "spec": {
+                "group": "example.com", "names": {"plural": "things", "kind": "Thing"}, "versions": versions,
+                "conversion": {"strategy": strategy},
+            },
+        }))
+        .unwrap()
+    };
+    let old = json!([version("v1", "sS", &known)]);
+    let with = |is: &str| json!([version("v1", "sS", &known), version("v2", is, &fields)]);
+    for old in [old, with("")] {
+        let report = forward(side(old), side(with(is)));
+        let expected: &[_] = &[(Kind::VersionLoses, Impact::Breaking)];
+        assert_eq!(kinds(&report), &expected[..usize::from(loses)]);
+        let lost = report.findings.iter().find(|f| f.kind == Kind::VersionLoses);
+        assert!(lost.is_none_or(|lost| lost.class == Class::DataLoss && lost.after.contains(".spec.y")));
+    }
+}
