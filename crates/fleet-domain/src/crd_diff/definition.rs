@@ -313,7 +313,9 @@ fn lost_between(before: &Version, after: &Version, left: &mut usize) -> Lost {
     if before.schema == after.schema {
         return Lost::Nothing;
     }
-    *left = left.saturating_sub(1 + before.schema.size() + after.schema.size());
+    if *left > 0 {
+        *left = left.saturating_sub(1 + before.schema.size() + after.schema.size());
+    }
     if *left == 0 {
         return Lost::Unknown;
     }

@@ -17,11 +17,16 @@ use super::{
 };
 
 /// How much is tried for one pair of definitions: about steps of rules.
-const MAX_WORK: u64 = 700_000;
+const MAX_WORK: u64 = 400_000;
 /// What it takes to try one value, beside the rules.
 const TRY: u64 = 20;
+/// And for each of its fields; more where some of them are filled in, and the value is copied for that.
+const FIELD: u64 = 2;
+const FILLED_FIELD: u64 = 8;
 /// What it takes to find one that is tried.
 const PLAN: u64 = 4;
+/// So many fields that are missing are looked into by themselves.
+const MAX_LACKING: u32 = 64;
 /// How many values are altered until the old schema takes them.
 const MAX_REPAIRS: u32 = 16;
 /// So many of the old rules are looked at beside the new one.
@@ -40,6 +45,7 @@ pub struct Model {
     checker: Checker,
     patterns: Budget,
     left: u64,
+    lacking: u32,
     /// What rules and combinations spoke of that went from schemas around this place: they may have refused what is
     /// refused here now.
     lost_around: Vec<String>,
@@ -51,6 +57,7 @@ impl Default for Model {
             checker: Checker::default(),
             patterns: Budget::default(),
             left: MAX_WORK,
+            lacking: MAX_LACKING,
             lost_around: Vec::new(),
         }
     }
@@ -112,9 +119,14 @@ impl Model {
                 break;
             }
             let value = &values.nth(number);
-            let stored = &*filled_in(pair.old, value);
+            let stored = filled_in(pair.old, value);
+            let of_field = match stored {
+                Cow::Borrowed(_) => FIELD,
+                Cow::Owned(_) => FILLED_FIELD,
+            };
+            let stored = &*stored;
             let costs = cost(pair.old, stored) + cost(pair.new, stored);
-            self.left = self.left.saturating_sub(values.cost() + TRY + 2 * costs);
+            self.left = self.left.saturating_sub(values.cost() + TRY + of_field * costs);
             if !self.may_be(pair, stored, &beside, choices.as_ref()) {
                 continue;
             }
@@ -158,6 +170,7 @@ impl Model {
     /// An object that the old schema takes and that leaves this field out, or has a null in it; and that the new one
     /// refuses for having too few fields, or none of those that a combination asks for.
     pub fn lacking(&mut self, pair: Pair<'_>, name: &str, null: bool) -> Option<String> {
+        self.lacking = self.lacking.checked_sub(1)?;
         let mut value = self.maker(&[]).sample(pair.old, MAX_DEPTH)?;
         let fields = value.as_object_mut()?;
         if null {
@@ -170,9 +183,10 @@ impl Model {
                 fields.entry(name).or_insert(own);
             }
         }
-        let costs = cost(pair.old, &value) + cost(pair.new, &value);
-        self.left = self.left.saturating_sub(TRY + 4 * costs);
-        if self.left == 0 || !self.surely_is(pair, &filled_in(pair.old, &value)) {
+        let stored = filled_in(pair.old, &value);
+        let costs = cost(pair.old, &stored) + cost(pair.new, &stored);
+        self.left = self.left.saturating_sub(TRY + FILLED_FIELD * costs);
+        if self.left == 0 || !self.surely_is(pair, &stored) {
             return None;
         }
         let mut after = value.clone();
