@@ -12,10 +12,13 @@ use tokio::{
     process::{Child, Command},
 };
 
+use crate::measured;
+
 /// A server that runs; killed when dropped.
 pub struct Fleet {
     child: Child,
     pub base: String,
+    admin: String,
     pub folder: tempfile::TempDir,
     token: String,
     http: reqwest::Client,
@@ -49,6 +52,14 @@ impl Fleet {
         // PostgreSQL runs as another user when we are root, who has to get in.
         let open = StdCommand::new("chmod").arg("755").arg(folder.path()).status()?;
         anyhow::ensure!(open.success(), "chmod failed");
+        let admin = std::net::TcpListener::bind("127.0.0.1:0")?
+            .local_addr()?
+            .to_string();
+        let pause: &[&str] = if more.contains(&"--health-seconds") {
+            &[]
+        } else {
+            &["--health-seconds", "1"]
+        };
         let mut child = Command::new(program())
             .args([
                 "fleet",
@@ -56,13 +67,12 @@ impl Fleet {
                 "--address",
                 "127.0.0.1:0",
                 "--admin-address",
-                "127.0.0.1:0",
+                &admin,
             ])
+            .args(pause)
             .args([
                 "--log-format",
                 "json",
-                "--health-seconds",
-                "1",
                 "--rate-read",
                 "100000000",
                 "--rate-write",
@@ -106,6 +116,7 @@ impl Fleet {
         let mut fleet = Self {
             child,
             base: format!("http://{address}"),
+            admin: format!("http://{admin}"),
             token: String::new(),
             http: reqwest::Client::new(),
             folder,
@@ -160,14 +171,28 @@ impl Fleet {
 
     /// Memory of the server itself, without its PostgreSQL.
     pub fn resident_mib(&self) -> anyhow::Result<f64> {
-        let process = self.child.id().context("it is gone")?;
-        let text = std::fs::read_to_string(format!("/proc/{process}/status"))?;
-        let line = text
+        measured::resident_mib(self.child.id().context("it is gone")?)
+    }
+
+    /// Likewise.
+    pub fn cpu_seconds(&self) -> anyhow::Result<f64> {
+        measured::cpu_seconds(self.child.id().context("it is gone")?)
+    }
+
+    /// A gauge without labels.
+    pub async fn gauge(&self, name: &str) -> anyhow::Result<u64> {
+        let text = self
+            .http
+            .get(format!("{}/metrics", self.admin))
+            .send()
+            .await?
+            .text()
+            .await?;
+        let value = text
             .lines()
-            .find(|line| line.starts_with("VmRSS:"))
-            .context("no VmRSS")?;
-        let kib: f64 = line.split_whitespace().nth(1).context("no number")?.parse()?;
-        Ok(kib / 1024.0)
+            .find_map(|line| line.strip_prefix(name)?.strip_prefix(' '))
+            .with_context(|| format!("no {name}"))?;
+        Ok(value.parse()?)
     }
 
     /// Ends it as a user would.

@@ -7,6 +7,7 @@
 pub mod cluster;
 pub mod fixtures;
 pub mod fleet;
+pub mod measured;
 pub mod operator;
 pub mod optional;
 pub mod process;

@@ -53,6 +53,11 @@ pub struct StandIn {
 
 impl StandIn {
     pub async fn start() -> Self {
+        Self::with(Arc::default()).await
+    }
+
+    /// It has these definitions, and others may have the same.
+    pub async fn with(definitions: Arc<Mutex<Vec<Value>>>) -> Self {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let stand_in = Self {
             url: format!("http://{}", listener.local_addr().unwrap()),
@@ -60,7 +65,7 @@ impl StandIn {
             asked: Arc::default(),
             minor: Arc::new(AtomicU16::new(31)),
             no_tokens: Arc::default(),
-            definitions: Arc::default(),
+            definitions,
             fetched: Arc::default(),
             hides_definitions: Arc::default(),
             drips_nodes: Arc::default(),

@@ -1,11 +1,20 @@
 //! How fast the fleet server answers with a full fleet in it, beside the bare SQL query in the same run.
 //!
-//! `GANTRY_BIN` names the program. 500 operators, 100 clusters, 50 definitions for each operator; prints a table and
-//! keeps nothing.
+//! `GANTRY_BIN` names the program. 500 operators, 50 definitions for each of them, 100 stand-ins of clusters that are looked
+//! at meanwhile; prints tables and keeps nothing. The number of requests of each kind can be given.
+
+mod fill;
+#[allow(
+    dead_code,
+    clippy::unwrap_used,
+    reason = "made for the tests of the server, which use the rest of it"
+)]
+#[path = "../../../../../crates/fleet/tests/server/support/kube.rs"]
+mod kube;
+mod looks;
 
 use std::time::{Duration, Instant};
 
-use anyhow::Context as _;
 use futures::{StreamExt, stream};
 use gantry_e2e::fleet::Fleet;
 use serde_json::json;
@@ -16,34 +25,6 @@ use sqlx::{
 
 const AT_ONCE: usize = 8;
 const REQUESTS: usize = 4000;
-
-const SEED: &[&str] = &[
-    "insert into operators (id, name, description, namespace, chart_repository, chart_name, current_version,
-         latest_version, has_update, labels, default_values, created_at, updated_at, refresh_at)
-     select gen_random_uuid(), 'operator-' || lpad(n::text, 3, '0'), 'an operator', 'ns-' || n % 10,
-         'https://charts.example.com', 'chart', '1.0.0', '1.1.0', true, jsonb_build_object('team', 'team-' || n % 20),
-         '{}', now(), now(), now() + interval '1 day'
-     from generate_series(0, 499) n",
-    "insert into operator_versions (operator_id, version, position, location, discovery)
-     select id, '1.' || v || '.0', 9 - v, 'x', 'Discovered' from operators, generate_series(0, 9) v",
-    "insert into clusters (id, name, description, environment, api_server_url, kubeconfig, wrapped_key, key_id,
-         kubernetes_version, nodes_ready, nodes_not_ready, latency_ms, health, health_reason, health_message,
-         health_since, checked_at, labels, enabled, registered_at, updated_at, check_at)
-     select gen_random_uuid(), 'cluster-' || lpad(n::text, 3, '0'), 'a cluster',
-         (array['Development', 'Staging', 'Production'])[1 + n % 3], 'https://10.0.0.1:6443', '', '', 'bench', 'v1.33.1',
-         5, 0, 3, 'Healthy', 'NodesReady', '5 nodes are ready', now(), now(), '{\"region\": \"eu\"}', false, now(),
-         now(), now()
-     from generate_series(0, 99) n",
-    "insert into crds (id, name, operator_name, created_at, updated_at)
-     select gen_random_uuid(), 'kind' || k || '.' || o.name || '.example.com', o.name, now(), now()
-     from operators o, generate_series(0, 49) k",
-    "insert into crd_schemas (crd_id, operator_version, position, definition, api_group, kind, scope, api_versions,
-         digest, changes, approval, created_at)
-     select c.id, '1.' || v || '.0', v, jsonb_build_object('spec', repeat('x', 1000)), c.operator_name || '.example.com',
-         'Kind', 'Namespaced', array['v1'], md5(c.name || v), '[]', 'NotRequired', now()
-     from crds c, generate_series(0, 1) v",
-    "analyze",
-];
 
 const CASES: &[(&str, &str, &str)] = &[
     (
@@ -95,7 +76,11 @@ const CASES: &[(&str, &str, &str)] = &[
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
-    let fleet = Fleet::start(&["--database-connections", "16"]).await?;
+    let given = std::env::args().nth(1).map(|given| given.parse()).transpose()?;
+    let requests = given.unwrap_or(REQUESTS);
+    let interval = looks::INTERVAL.to_string();
+    let options = ["--database-connections", "16", "--allow-insecure-clusters"];
+    let fleet = Fleet::start(&[&options[..], &["--health-seconds", &interval]].concat()).await?;
     let empty = fleet.resident_mib()?;
     let socket = fleet.folder.path().join("state/postgres/socket");
     let options = PgConnectOptions::new_without_pgpass()
@@ -106,22 +91,28 @@ async fn main() -> anyhow::Result<()> {
         .max_connections(AT_ONCE as u32)
         .connect_with(options)
         .await?;
-    for sql in SEED {
-        sqlx::query(*sql)
-            .execute(&pool)
-            .await
-            .with_context(|| sql.chars().take(60).collect::<String>())?;
-    }
+    let begin = Instant::now();
+    fill::registry(&pool).await?;
     println!(
-        "500 operators, 100 clusters, 25000 definitions with 2 versions each; {REQUESTS} requests, {AT_ONCE} at once\n"
+        "500 operators, 25000 definitions of 20 to 60 kB with 2 versions each, written in {:.0} s",
+        begin.elapsed().as_secs_f64()
     );
+    let begin = Instant::now();
+    // They answer until the end.
+    let clusters = fill::clusters(&fleet).await?;
+    println!(
+        "{} clusters with 100 definitions each, registered in {:.0} s, looked at every {interval} s",
+        clusters.len(),
+        begin.elapsed().as_secs_f64()
+    );
+    println!("{requests} requests, {AT_ONCE} at once\n");
     println!(
         "{:36} {:>10} {:>9} {:>9}   {:>10} {:>9} {:>9}",
         "", "requests/s", "p50 ms", "p99 ms", "bare SQL/s", "p50 ms", "p99 ms"
     );
     for &(name, path, sql) in CASES {
-        let served = measure(async || fleet.get(path).await.map(drop)).await?;
-        let bare = measure(async || bare(&pool, sql).await).await?;
+        let served = measure(requests, async || fleet.get(path).await.map(drop)).await?;
+        let bare = measure(requests, async || bare(&pool, sql).await).await?;
         println!("{name:36} {served}   {bare}");
     }
     println!("\n{:36} {empty:7.1} MiB", "resident, empty");
@@ -130,6 +121,7 @@ async fn main() -> anyhow::Result<()> {
         "resident, after all that",
         fleet.resident_mib()?
     );
+    looks::measure(&fleet, &pool).await?;
     println!("\nvalidation of a definition, by its size");
     for fields in [10, 100, 1000, 5000] {
         validation(&fleet, fields).await?;
@@ -142,12 +134,12 @@ async fn bare(pool: &PgPool, sql: &'static str) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn measure(work: impl AsyncFn() -> anyhow::Result<()>) -> anyhow::Result<String> {
+async fn measure(requests: usize, work: impl AsyncFn() -> anyhow::Result<()>) -> anyhow::Result<String> {
     for _ in 0..50 {
         work().await?;
     }
     let begin = Instant::now();
-    let times: Vec<anyhow::Result<Duration>> = stream::iter(0..REQUESTS)
+    let times: Vec<anyhow::Result<Duration>> = stream::iter(0..requests)
         .map(|_| async {
             let begin = Instant::now();
             work().await?;
@@ -162,7 +154,7 @@ async fn measure(work: impl AsyncFn() -> anyhow::Result<()>) -> anyhow::Result<S
     let at = |part: f64| times[((times.len() - 1) as f64 * part) as usize].as_secs_f64() * 1000.0;
     Ok(format!(
         "{:10.0} {:9.2} {:9.2}",
-        REQUESTS as f64 / total.as_secs_f64(),
+        requests as f64 / total.as_secs_f64(),
         at(0.5),
         at(0.99)
     ))

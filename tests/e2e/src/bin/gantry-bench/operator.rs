@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use anyhow::Context as _;
+use gantry_e2e::measured;
 
 /// The operator as a process of its own, so that its memory is its own.
 pub struct Operator {
@@ -32,25 +32,11 @@ impl Operator {
     }
 
     pub fn resident_mib(&self) -> anyhow::Result<f64> {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
-        let line = status
-            .lines()
-            .find(|line| line.starts_with("VmRSS"))
-            .context("no VmRSS")?;
-        let kib: f64 = line.split_whitespace().nth(1).context("no number")?.parse()?;
-        Ok(kib / 1024.0)
+        measured::resident_mib(self.child.id())
     }
 
     pub fn cpu_seconds(&self) -> anyhow::Result<f64> {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id()))?;
-        let fields: Vec<&str> = stat
-            .rsplit(") ")
-            .next()
-            .context("no stat")?
-            .split_whitespace()
-            .collect();
-        let ticks: f64 = fields[11].parse::<f64>()? + fields[12].parse::<f64>()?;
-        Ok(ticks / 100.0)
+        measured::cpu_seconds(self.child.id())
     }
 
     /// Sum of a counter over its labels.
