@@ -64,7 +64,11 @@ impl<C: Controller> Driver<C> {
             Ok(Err(error)) => {
                 tracing::warn!(kind = C::NAME, object = %key, reason = error.reason(), error = error.report(), "visit failed");
                 // On top of what we would wait anyhow, which is spread: all were asked to wait equally long.
-                let wait = error.retry_after() + self.backoff.failed(key, error.retry());
+                let asked = error.retry_after();
+                if !asked.is_zero() {
+                    self.context.queue.hold(key.clone(), asked);
+                }
+                let wait = asked + self.backoff.failed(key, error.retry());
                 (Some(wait), Some(error.reason()))
             }
             Err(_) => {

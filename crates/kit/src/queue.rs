@@ -27,6 +27,8 @@ struct Inner {
     running: HashSet<ObjectKey>,
     delayed: BTreeSet<(Instant, ObjectKey)>,
     due: HashMap<ObjectKey, Instant>,
+    /// Not before this time, whoever asks.
+    held: HashMap<ObjectKey, Instant>,
     /// Nobody takes anything, and nothing is taken in.
     rests: bool,
 }
@@ -55,17 +57,13 @@ impl Queue {
 
     /// Comes up after `delay`, or earlier if it was to come up earlier already.
     pub fn add_after(&self, key: ObjectKey, delay: Duration) {
-        let due = Instant::now() + delay;
-        {
-            let mut inner = self.lock();
-            if inner.rests || inner.due.get(&key).is_some_and(|known| *known <= due) {
-                return;
-            }
-            inner.cancel_delay(&key);
-            inner.due.insert(key.clone(), due);
-            inner.delayed.insert((due, key));
-        }
+        self.lock().delay(key, Instant::now() + delay);
         self.changed.notify_one();
+    }
+
+    /// Comes up no earlier than after `wait`, whatever news of it comes: it is the server that wants to be left alone.
+    pub fn hold(&self, key: ObjectKey, wait: Duration) {
+        self.lock().held.insert(key, Instant::now() + wait);
     }
 
     /// The next object to look at. Call [`Queue::done`] when finished with it.
@@ -73,9 +71,15 @@ impl Queue {
         loop {
             let wait_until = {
                 let mut inner = self.lock();
-                inner.promote(Instant::now());
-                if let Some(key) = inner.ready.pop_front() {
+                let now = Instant::now();
+                inner.promote(now);
+                while let Some(key) = inner.ready.pop_front() {
                     inner.wanted.remove(&key);
+                    if let Some(until) = inner.held.remove(&key).filter(|until| *until > now) {
+                        inner.delay(key.clone(), until);
+                        inner.held.insert(key, until);
+                        continue;
+                    }
                     inner.cancel_delay(&key);
                     inner.running.insert(key.clone());
                     if !inner.ready.is_empty() {
@@ -121,6 +125,15 @@ impl Inner {
         if !self.rests && self.wanted.insert(key.clone()) && !self.running.contains(&key) {
             self.ready.push_back(key);
         }
+    }
+
+    fn delay(&mut self, key: ObjectKey, due: Instant) {
+        if self.rests || self.due.get(&key).is_some_and(|known| *known <= due) {
+            return;
+        }
+        self.cancel_delay(&key);
+        self.due.insert(key.clone(), due);
+        self.delayed.insert((due, key));
     }
 
     fn promote(&mut self, now: Instant) {
@@ -239,6 +252,32 @@ mod tests {
         queue.done(&key("a"));
         let nothing = tokio::time::timeout(Duration::from_secs(120), queue.next()).await;
         assert!(nothing.is_err(), "a visit clears the other wishes");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn news_does_not_disturb_a_server_that_wants_to_be_left_alone() {
+        let queue = Queue::default();
+        queue.add(key("a"));
+        let start = Instant::now();
+        assert_eq!(queue.next().await, key("a"));
+        // While it is worked on, and after that: by news, and by somebody's wish for a time.
+        queue.add(key("a"));
+        queue.hold(key("a"), Duration::from_secs(6));
+        queue.add_after(key("a"), Duration::from_secs(8));
+        queue.done(&key("a"));
+        queue.add(key("a"));
+        queue.add(key("b"));
+        assert_eq!(queue.next().await, key("b"), "others go on");
+        queue.done(&key("b"));
+        queue.add_after(key("a"), Duration::from_secs(2));
+        assert_eq!(queue.next().await, key("a"));
+        assert_eq!(start.elapsed().as_secs(), 6);
+        queue.add(key("a"));
+        queue.done(&key("a"));
+        assert_eq!(soon(&queue).await, Some(key("a")), "it is over");
+        queue.done(&key("a"));
+        let nothing = tokio::time::timeout(Duration::from_secs(60), queue.next()).await;
+        assert!(nothing.is_err(), "{nothing:?}");
     }
 
     #[tokio::test(start_paused = true)]

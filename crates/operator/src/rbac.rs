@@ -184,7 +184,9 @@ mod tests {
         for rule in rules.concat() {
             // Our own kinds have a row together.
             let groups = rule.api_groups.unwrap_or_default();
-            let is_ours = groups.iter().any(|group| group.ends_with("kaos.tools") || group.ends_with("ayaka.io"));
+            let is_ours = groups
+                .iter()
+                .any(|group| group.ends_with("kaos.tools") || group.ends_with("ayaka.io"));
             for resource in rule.resources.unwrap_or_default() {
                 let resource = resource.split('/').next().unwrap_or_default();
                 assert!(
