@@ -5,6 +5,7 @@ use std::{
     time::Duration,
 };
 
+use anyhow::Context as _;
 use gantry_e2e::measured;
 
 /// The operator as a process of its own, so that its memory is its own.
