@@ -13,7 +13,7 @@ use crate::{
     Error,
     infrastructure::{
         kubernetes::{self, Unreachable, deployer},
-        store::{deployers as store, time},
+        store::deployers as store,
     },
 };
 
@@ -22,10 +22,11 @@ const BOUND: &str = "cluster.deployer-bound";
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Clusters that are swept at once.
 const SWEEPS: usize = 4;
-/// Nobody has it for longer without a renewal. What is noted for later than this was noted by a clock that was put back.
+/// Nobody has it for longer without a renewal.
 const LONGEST: SignedDuration = SignedDuration::from_hours(1);
-/// By how much clocks of replicas may differ.
-const DRIFT: SignedDuration = SignedDuration::from_mins(1);
+/// What is noted for later than this was noted by a clock that was put back. Another server of the database may take over,
+/// with a clock that differs by a little.
+const FARTHEST: SignedDuration = SignedDuration::from_mins(61);
 
 /// Credentials of a deployer.
 pub struct Lent {
@@ -44,8 +45,7 @@ pub async fn lend(
     longest: SignedDuration,
 ) -> Result<Lent, Error> {
     let mut work = Work::of(fleet, SYSTEM, None).await?;
-    let (now, until) = (time(work.now), time(work.now + longest.min(LONGEST)));
-    let taken = store::take(work.db(), cluster, deployment, now, until).await?;
+    let taken = store::take(work.db(), cluster, deployment, longest.min(LONGEST)).await?;
     let refused = |message: String| Error::Conflict {
         code: "DEPLOYMENT_IN_PROGRESS",
         message,
@@ -125,14 +125,12 @@ pub async fn take_back(fleet: &Fleet, cluster: Uuid, deployment: Uuid) -> Result
 
 /// Takes back what nobody renewed.
 pub async fn sweep(fleet: &Fleet) -> Result<(), Error> {
-    let now = fleet.now();
-    let (now, latest) = (time(now), time(now + LONGEST + DRIFT));
-    let overdue = store::overdue(&fleet.pool, now, latest).await?;
+    let overdue = store::overdue(&fleet.pool, FARTHEST).await?;
     // One that cannot be reached must not keep the others waiting for their turn.
     stream::iter(overdue)
         .for_each_concurrent(SWEEPS, async |row| {
             // It may have been renewed since.
-            let taken = match store::give_up(&fleet.pool, &row, now, latest).await {
+            let taken = match store::give_up(&fleet.pool, &row, FARTHEST).await {
                 Ok(true) => take_back(fleet, row.cluster_id, row.deployment_id).await,
                 Ok(false) => Ok(()),
                 Err(error) => Err(error.into()),

@@ -1,9 +1,9 @@
-//! Which deployers are bound, for which deployment, until when at the latest.
+//! Which deployers are bound, for which deployment, until when at the latest: by the clock of the database, since a replica
+//! whose own is ahead would take from the others what they use.
 
+use jiff::SignedDuration;
 use sqlx::{FromRow, PgConnection, PgPool};
 use uuid::Uuid;
-
-use super::Time;
 
 #[derive(Clone, Copy, Debug, FromRow)]
 pub struct DeployerRow {
@@ -22,25 +22,23 @@ pub struct Taken {
     pub is_going: bool,
 }
 
-/// Notes that a deployment has the deployer of a cluster, until then and no longer. Gives the one who has it.
+/// Notes that a deployment has the deployer of a cluster, for so long from now. Gives the one who has it.
 pub async fn take(
     connection: &mut PgConnection,
     cluster: Uuid,
     deployment: Uuid,
-    now: Time,
-    until: Time,
+    longest: SignedDuration,
 ) -> Result<Taken, sqlx::Error> {
     // A row that was just inserted has no xmax: nobody has locked or changed it.
     sqlx::query_as(
-        "insert into deployers as d (cluster_id, deployment_id, bound_at, until) values ($1, $2, $3, $4)
+        "insert into deployers as d (cluster_id, deployment_id, bound_at, until) values ($1, $2, now(), now() + make_interval(secs => $3))
          on conflict (cluster_id) do update set
              until = case when d.deployment_id = $2 and d.until > 'epoch' then excluded.until else d.until end
          returning deployment_id, xmax = 0 as is_new, until <= 'epoch' as is_going",
     )
     .bind(cluster)
     .bind(deployment)
-    .bind(now)
-    .bind(until)
+    .bind(longest.as_secs_f64())
     .fetch_one(connection)
     .await
 }
@@ -67,28 +65,32 @@ pub async fn release(
     Ok(done.rows_affected() == 1)
 }
 
-/// Those whose time is over: whoever bound them has died. One that would end after `latest` was written before a clock was
-/// put back, and its time is over as well.
-pub async fn overdue(pool: &PgPool, now: Time, latest: Time) -> Result<Vec<DeployerRow>, sqlx::Error> {
+/// Those whose time is over: whoever bound them has died. One that would end later than the farthest was written before a
+/// clock was put back, and its time is over as well.
+pub async fn overdue(pool: &PgPool, farthest: SignedDuration) -> Result<Vec<DeployerRow>, sqlx::Error> {
     sqlx::query_as(
-        "select cluster_id, deployment_id from deployers where until < $1 or until > $2 order by until",
+        "select cluster_id, deployment_id from deployers
+         where until < now() or until > now() + make_interval(secs => $1) order by until",
     )
-    .bind(now)
-    .bind(latest)
+    .bind(farthest.as_secs_f64())
     .fetch_all(pool)
     .await
 }
 
 /// Marks an overdue one: from now on it cannot be renewed, only taken back. Whether it is overdue still.
-pub async fn give_up(pool: &PgPool, row: &DeployerRow, now: Time, latest: Time) -> Result<bool, sqlx::Error> {
+pub async fn give_up(
+    pool: &PgPool,
+    row: &DeployerRow,
+    farthest: SignedDuration,
+) -> Result<bool, sqlx::Error> {
     let done = sqlx::query(
         "update deployers set until = 'epoch'
-         where cluster_id = $1 and deployment_id = $2 and (until < $3 or until > $4)",
+         where cluster_id = $1 and deployment_id = $2
+             and (until < now() or until > now() + make_interval(secs => $3))",
     )
     .bind(row.cluster_id)
     .bind(row.deployment_id)
-    .bind(now)
-    .bind(latest)
+    .bind(farthest.as_secs_f64())
     .execute(pool)
     .await?;
     Ok(done.rows_affected() == 1)
