@@ -322,6 +322,10 @@ impl Maker<'_> {
             let values = self.values(child, inner);
             complete &= values.complete;
             let mut all: Vec<Option<Value>> = values.list.into_iter().map(Some).collect();
+            if !old.nullable && after.is_some_and(|after| after.nullable) {
+                // It was dropped, and is not any more.
+                all.push(Some(Value::Null));
+            }
             if !schema.demands(name) {
                 all.insert(0, None);
             }

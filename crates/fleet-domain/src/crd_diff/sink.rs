@@ -136,6 +136,11 @@ impl<'a> Sink<'a> {
         self.above.minds(turn, &self.steps, field, fuel)
     }
 
+    /// Whether there are new combinations, here or around, that may mind something.
+    pub fn is_combined(&self) -> bool {
+        !self.above.is_empty()
+    }
+
     /// What rules and combinations of the old schemas around say of the values here.
     pub fn said(&mut self, reader: &mut Reader) -> Option<Said> {
         let rules = self.may_be(ServerVersion::evaluates_rules);

@@ -162,6 +162,40 @@ fn null(sink: &mut Sink<'_>, old: &Schema, new: &Schema, stand: Stand) {
     }
 }
 
+/// A null that was dropped until now, because the field was not nullable, and stays from now on.
+fn null_kept<'a>(
+    sink: &mut Sink<'a>,
+    step: Step<'a>,
+    before: &Schema,
+    after: &Schema,
+    objects: &Objects<'_>,
+    work: &mut Work,
+) {
+    if before.nullable || !after.nullable {
+        return;
+    }
+    let minds = match step {
+        // Where the field had to be there, a null in it was refused already.
+        Step::Field(name) if objects.old.demands(name) => return,
+        Step::Field(name) => objects.minds(sink, Turn::Null, name, work),
+        _ => filled::counts(objects.new, Turn::Null) || sink.is_combined(),
+    };
+    let (before, kept) = ("null dropped", "null kept");
+    if filled::refuses_null(after) {
+        sink.add_child(
+            Kind::NullKept,
+            step,
+            before,
+            "null kept, and not among the listed values",
+        );
+    } else if minds {
+        sink.add_child(Kind::NullKept, step, before, kept);
+        sink.undecidable(
+            "whether a combination, or the number of fields, minds the null depends on the object",
+        );
+    }
+}
+
 fn object<'a>(sink: &mut Sink<'a>, old: &'a Schema, new: &'a Schema, stand: Stand, work: &mut Work) {
     // Where keeping everything ends, that is said once for all fields.
     let closes = old.preserve && !new.preserve && new.additional.is_none();
@@ -189,6 +223,7 @@ fn object<'a>(sink: &mut Sink<'a>, old: &'a Schema, new: &'a Schema, stand: Stan
             (Some(_), None) | (None, Some(_)) if whole && ALWAYS.contains(&name) => {}
             (Some(before), Some(after)) => {
                 default(sink, name, before, after, &objects, work);
+                null_kept(sink, Step::Field(name), before, after, &objects, work);
                 let demand = objects.demand(sink, name, before, after, work);
                 child(sink, Step::Field(name), before, after, demand, work);
             }
@@ -200,6 +235,7 @@ fn object<'a>(sink: &mut Sink<'a>, old: &'a Schema, new: &'a Schema, stand: Stan
     required(sink, old, new, stand, &mut work.reader);
     match (&old.additional, &new.additional) {
         (Some(before), Some(after)) => {
+            null_kept(sink, Step::Values, before, after, &objects, work);
             child(sink, Step::Values, before, after, new.counts_fields(), work);
         }
         (Some(_), None) if new.preserve => sink.add(Kind::Loosened, "a map", "any fields"),
@@ -325,6 +361,7 @@ fn gone<'a>(
         return;
     }
     if let Some(values) = &new.additional {
+        null_kept(sink, Step::Field(name), before, values, objects, work);
         child(sink, Step::Field(name), before, values, new.misses(name), work);
     } else if new.preserve {
         sink.add_child(Kind::Loosened, Step::Field(name), shape(before), "anything");
@@ -344,6 +381,7 @@ fn came<'a>(sink: &mut Sink<'a>, name: &'a str, after: &'a Schema, objects: &Obj
         return;
     }
     if let Some(values) = &old.additional {
+        null_kept(sink, Step::Field(name), values, after, objects, work);
         child(sink, Step::Field(name), values, after, new.misses(name), work);
     } else if old.preserve {
         if !objects.closes {

@@ -493,6 +493,12 @@ impl Differing {
     fn of_field(&mut self, old: &Schema, new: &Schema, name: &str, reads: &Reads) -> bool {
         let (before, after) = (old.properties.get(name), new.properties.get(name));
         let filled_in = before.and_then(|before| before.default.as_deref());
-        filled_in != after.and_then(|after| after.default.as_deref()) || self.on_the_way(before, after, reads)
+        // In the place of a null too, as long as there may be none.
+        let null_stays = filled_in.is_some()
+            && !before.is_some_and(|field| field.nullable)
+            && after.is_some_and(|field| field.nullable);
+        null_stays
+            || filled_in != after.and_then(|after| after.default.as_deref())
+            || self.on_the_way(before, after, reads)
     }
 }
