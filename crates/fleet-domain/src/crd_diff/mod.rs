@@ -10,6 +10,7 @@ mod choices;
 mod crd;
 mod definition;
 mod enumeration;
+mod few;
 mod filled;
 mod finding;
 mod kind;
