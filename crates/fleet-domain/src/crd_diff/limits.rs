@@ -290,8 +290,8 @@ fn lengths(sink: &mut Sink<'_>, old: &Schema, new: &Schema, budget: &mut Budget)
         for pattern in old.limits.patterns.iter().take(MAX_TOGETHER) {
             before.merge(length::of(pattern, budget));
         }
-        if known_formats(sink, &old.limits).any(|format| !format::matches(format, "")) {
-            before.min = before.min.max(1);
+        for format in known_formats(sink, &old.limits) {
+            before.merge(format::length(format));
         }
     }
     count(sink, "characters", before, after)
