@@ -22,6 +22,7 @@ mod number;
 pub mod object;
 mod parse;
 mod pattern;
+mod presence;
 mod proof;
 mod reads;
 pub mod render;

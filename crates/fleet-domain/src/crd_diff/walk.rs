@@ -12,6 +12,7 @@ use super::{
     kind::Kind,
     limits,
     pattern::Budget,
+    presence::Presence,
     rules,
     said::{Reader, Said},
     schema::{Count, ListType, Schema, Types},
@@ -90,7 +91,7 @@ fn node<'a>(sink: &mut Sink<'a>, old: &'a Schema, new: &'a Schema, stand: Stand,
     }
     null(sink, old, new, stand);
     sink.go_into(old, new);
-    let shared = limits(sink, old, new, work);
+    let shared = limits(sink, old, new, stand.root, work);
     let around = work.model.enter(old, new, || sink.path());
     if shared.has(Types::OBJECT) {
         object(sink, old, new, stand, work);
@@ -100,7 +101,7 @@ fn node<'a>(sink: &mut Sink<'a>, old: &'a Schema, new: &'a Schema, stand: Stand,
     }
     work.model.leave(around);
     if !shared.is_empty() {
-        choices::compare(sink, old, new, &mut work.fuel, &mut work.patterns);
+        choices::compare(sink, old, new, stand.root, &mut work.fuel, &mut work.patterns);
         if sink.may_be(ServerVersion::evaluates_rules) {
             rules::compare(sink, old, new, stand.root, &mut work.model);
         }
@@ -109,13 +110,18 @@ fn node<'a>(sink: &mut Sink<'a>, old: &'a Schema, new: &'a Schema, stand: Stand,
 }
 
 /// What the limits refuse that neither the old ones did nor anything else that the old schema says.
-fn limits(sink: &mut Sink<'_>, old: &Schema, new: &Schema, work: &mut Work) -> Types {
+fn limits(sink: &mut Sink<'_>, old: &Schema, new: &Schema, root: bool, work: &mut Work) -> Types {
     let mark = sink.mark();
     let shared = limits::compare(sink, old, new, &mut work.patterns);
     if sink.has_harm_since(&mark)
         && let Some(mut said) = sink.said(&mut work.reader)
     {
         forget_what_was_filled_in(&mut said, old, new);
+        if new.limits.fields != Count::default() {
+            let rules = sink.may_be(ServerVersion::evaluates_rules);
+            let count = Presence::new(old, new, root, rules).count(&mut work.fuel);
+            said.limits.fields.merge(count);
+        }
         sink.back_to(mark);
         return limits::compare(sink, &said.added_to(old), new, &mut work.patterns);
     }
