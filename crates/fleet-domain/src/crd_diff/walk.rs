@@ -413,6 +413,8 @@ fn came<'a>(sink: &mut Sink<'a>, name: &'a str, after: &'a Schema, objects: &Obj
 fn typed<'a>(sink: &mut Sink<'a>, step: Step<'a>, after: &Schema, minds_dropped: bool) {
     if after.prunes() {
         sink.add_child(Kind::UnknownPruned, step, "anything", shape(after));
+    } else if sink.emptied.is_some() && after.empties() {
+        sink.empties(step);
     }
     if !after.is_vacuous() {
         sink.add_child(Kind::FreeFieldTyped, step, "anything", shape(after));
