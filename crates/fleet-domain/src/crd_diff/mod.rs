@@ -27,6 +27,7 @@ mod proof;
 mod reads;
 pub mod render;
 mod report;
+mod restated;
 mod rules;
 mod said;
 mod scalars;

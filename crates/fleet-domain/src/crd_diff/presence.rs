@@ -27,7 +27,8 @@ pub struct Presence<'s> {
     new: &'s Schema,
     rules: bool,
     root: bool,
-    sets: Option<Option<Sets<'s>>>,
+    sets: Option<Sets<'s>>,
+    looked: bool,
 }
 
 struct Sets<'s> {
@@ -45,6 +46,7 @@ impl<'s> Presence<'s> {
             rules,
             root,
             sets: None,
+            looked: false,
         }
     }
 
@@ -90,10 +92,11 @@ impl<'s> Presence<'s> {
     }
 
     fn sets(&mut self, fuel: &mut Fuel) -> Option<&Sets<'s>> {
-        if self.sets.is_none() {
-            self.sets = Some(self.find(fuel));
+        if !self.looked {
+            self.looked = true;
+            self.sets = self.find(fuel);
         }
-        self.sets.as_ref()?.as_ref()
+        self.sets.as_ref()
     }
 
     fn find(&self, fuel: &mut Fuel) -> Option<Sets<'s>> {

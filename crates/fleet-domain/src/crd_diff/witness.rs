@@ -12,6 +12,7 @@ use super::{
     object::{Checker, cel::Due, filled_in, keeps_all, prune},
     pattern::Budget,
     reads::{self, Reading, Reads},
+    restated,
     schema::{Rule, Schema},
     sink::{Step, render},
 };
@@ -198,6 +199,15 @@ impl Model {
         let doubts = self.checker.skipped_patterns;
         let refused = !self.checker.accepts(&alone, &after) && self.checker.skipped_patterns == doubts;
         refused.then(|| example(&value))
+    }
+
+    /// Whether the rule only says what the old limits said already.
+    pub fn is_restated(&mut self, pair: Pair<'_>, rule: &Rule) -> bool {
+        self.left = self.left.saturating_sub(TRY);
+        let program = rule.source.program();
+        self.left > 0
+            && program
+                .is_ok_and(|program| restated::is_met(&program.expr, pair.old, pair.new, &mut self.patterns))
     }
 
     /// Whether the defaults of something that the rule looks at are others than before.
