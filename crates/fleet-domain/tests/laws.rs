@@ -566,8 +566,12 @@ fn tied_pair() -> impl Strategy<Value = (Value, Value)> {
         if how == 1 {
             new["properties"]["a"] = other["properties"]["a"].clone();
         }
-        before.into_iter().for_each(|words| extend(&mut old, words));
-        after.into_iter().for_each(|words| extend(&mut new, words));
+        for words in before {
+            extend(&mut old, words);
+        }
+        for words in after {
+            extend(&mut new, words);
+        }
         (old, new)
     })
 }
