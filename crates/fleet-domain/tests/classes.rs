@@ -215,6 +215,8 @@ fn extend(schema: &mut Value, more: &Value) {
 #[case::names("1.33", json!({"type": "string"}), json!({"type": "string", "format": "k8s-short-name"}), &[])]
 #[case::names_checked("1.34", json!({"type": "string"}), json!({"type": "string", "format": "k8s-short-name"}), &[(Kind::FormatAdded, Class::Clients, ".spec.a")])]
 #[case::names_anywhere("", json!({"type": "string"}), json!({"type": "string", "format": "k8s-short-name"}), &[(Kind::FormatAdded, Class::RejectsObjects, ".spec.a")])]
+#[case::length_of_names("1.33", json!({"type": "string", "format": "k8s-short-name"}), json!({"type": "string", "format": "k8s-short-name", "maxLength": 63}), &[(Kind::LimitTightened, Class::Clients, ".spec.a")])]
+#[case::length_of_names_checked("1.34", json!({"type": "string", "format": "k8s-short-name"}), json!({"type": "string", "format": "k8s-short-name", "maxLength": 63}), &[])]
 #[case::rules_before_rules("1.24", json!({"type": "string"}), json!({"type": "string", "x-kubernetes-validations": [{"rule": "self != 'x'"}]}), &[])]
 // No server counts so far: 1.20 refuses every number under this maximum, and so does 1.36.
 #[case::largest_of_64_bits("", json!({"type": "integer"}), json!({"type": "integer", "maximum": 9_223_372_036_854_775_807_i64}), &[(Kind::LimitTightened, Class::RejectsObjects, ".spec.a")])]

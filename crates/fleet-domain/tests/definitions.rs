@@ -64,12 +64,39 @@ fn forward(old: &[Crd], new: &[Crd]) -> Report {
 #[case::columns(|d: &mut Value| d["spec"]["versions"][0]["additionalPrinterColumns"] = json!([{"name": "A", "jsonPath": ".spec.a"}]), Kind::ColumnsChanged, Impact::Info)]
 #[case::conversion_dropped(|d: &mut Value| d["spec"]["conversion"] = json!({"strategy": "None"}), Kind::ConversionDropped, Impact::Breaking)]
 #[case::webhook_moved(|d: &mut Value| d["spec"]["conversion"]["webhook"]["clientConfig"]["service"]["name"] = "y".into(), Kind::ConversionChanged, Impact::Warning)]
+#[case::webhook_on_another_port(|d: &mut Value| d["spec"]["conversion"]["webhook"]["clientConfig"]["service"]["port"] = 8443.into(), Kind::ConversionChanged, Impact::Warning)]
+#[case::webhook_on_another_path(|d: &mut Value| d["spec"]["conversion"]["webhook"]["clientConfig"]["service"]["path"] = "/convert".into(), Kind::ConversionChanged, Impact::Warning)]
 #[case::storage(|d: &mut Value| { d["spec"]["versions"][0]["storage"] = false.into(); d["spec"]["versions"][1]["storage"] = true.into(); }, Kind::StorageMoved, Impact::Warning)]
 fn changes(#[case] change: fn(&mut Value), #[case] kind: Kind, #[case] impact: Impact) {
     let report = forward(&[crd(|_| {})], &[crd(change)]);
     let found: Vec<_> = report.findings.iter().map(|f| (f.kind, f.impact)).collect();
     assert!(found.contains(&(kind, impact)), "{found:?}");
     assert_eq!(found.len(), 1, "{found:?}");
+}
+
+/// A server fills in what a chart leaves out, and its answer names everything.
+#[rstest]
+#[case::port(|d: &mut Value| d["spec"]["conversion"]["webhook"]["clientConfig"]["service"]["port"] = 443.into())]
+#[case::path(|d: &mut Value| d["spec"]["conversion"]["webhook"]["clientConfig"]["service"]["path"] = "".into())]
+#[case::no_address(|d: &mut Value| d["spec"]["conversion"]["webhook"]["clientConfig"]["url"] = Value::Null)]
+fn what_a_server_fills_in_for_a_webhook(#[case] change: fn(&mut Value)) {
+    let (old, new) = ([crd(|_| {})], [crd(change)]);
+    let report = both(&old, &new);
+    assert!(report.findings.is_empty(), "{:#?}", report.findings);
+}
+
+/// An old definition need not say which reviews its webhook knows.
+#[test]
+fn what_a_server_fills_in_for_an_old_definition() {
+    let old = crd(|d| {
+        d["apiVersion"] = "apiextensions.k8s.io/v1beta1".into();
+        d["spec"]["preserveUnknownFields"] = false.into();
+        d["spec"]["conversion"] =
+            json!({"strategy": "Webhook", "webhookClientConfig": {"service": {"name": "x"}}});
+    });
+    let new = crd(|d| d["spec"]["conversion"]["webhook"]["conversionReviewVersions"] = json!(["v1beta1"]));
+    let report = both(&[old], &[new]);
+    assert!(report.findings.is_empty(), "{:#?}", report.findings);
 }
 
 #[test]

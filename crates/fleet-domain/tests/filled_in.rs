@@ -147,6 +147,54 @@ fn a_null_that_is_dropped(#[case] more: Value, #[case] impact: Option<Impact>) {
     );
 }
 
+/// A null that was dropped stays where the field becomes nullable, and then counts.
+#[rstest]
+#[case::not_listed(json!({"enum": ["x"]}), json!({}), Some((Kind::NullKept, Impact::Breaking, ".spec.a")))]
+#[case::listed(json!({"enum": ["x", null]}), json!({}), None)]
+#[case::with_a_default(json!({"enum": ["x"], "default": "x"}), json!({}), Some((Kind::NullKept, Impact::Breaking, ".spec.a")))]
+#[case::was_missed(json!({"enum": ["x"]}), json!({"required": ["a"]}), None)]
+#[case::was_filled_in(json!({"enum": ["x"], "default": "x"}), json!({"required": ["a"]}), Some((Kind::NullKept, Impact::Breaking, ".spec.a")))]
+#[case::other_limits(json!({"minLength": 3, "pattern": "^x", "not": {"maxLength": 9}}), json!({}), None)]
+#[case::one_of(json!({}), json!({"oneOf": [{"required": ["a"]}, {"required": ["b"]}]}), Some((Kind::NullKept, Impact::Undecidable, ".spec.a")))]
+#[case::any_of(json!({}), json!({"anyOf": [{"required": ["a"]}, {"required": ["b"]}]}), None)]
+#[case::branch(json!({}), json!({"anyOf": [{"properties": {"a": {"enum": ["x"]}}}, {"required": ["b"]}]}), Some((Kind::NullKept, Impact::Undecidable, ".spec.a")))]
+#[case::branch_of_text(json!({}), json!({"anyOf": [{"properties": {"a": {"minLength": 3}}}, {"required": ["b"]}]}), None)]
+#[case::counted(json!({}), json!({"maxProperties": 1}), Some((Kind::NullKept, Impact::Undecidable, ".spec.a")))]
+#[case::filled_in_for_a_rule(json!({"default": "x"}), json!({"x-kubernetes-validations": [{"rule": "has(self.a)"}]}), Some((Kind::DefaultUnderChoice, Impact::Undecidable, ".spec")))]
+#[case::absent_to_a_rule(json!({}), json!({"x-kubernetes-validations": [{"rule": "has(self.b)"}, {"rule": "!has(self.a) || self.a == 'x'"}]}), None)]
+fn a_null_that_stays(
+    #[case] field: Value,
+    #[case] more: Value,
+    #[case] expected: Option<(Kind, Impact, &str)>,
+) {
+    let side = |nullable: bool| {
+        let mut a = field.clone();
+        (a["type"], a["nullable"]) = ("string".into(), nullable.into());
+        with(json!({"a": a, "b": {"type": "string"}}), &more)
+    };
+    assert_eq!(
+        found(&report(&side(false), &side(true))),
+        Vec::from_iter(expected)
+    );
+}
+
+/// The same in a map, and in a field of that name.
+#[rstest]
+#[case::map(json!({"additionalProperties": {"type": "string"}}), json!({"additionalProperties": {"type": "string", "nullable": true, "enum": ["x"]}}), ".spec.m.*")]
+#[case::named(json!({"additionalProperties": {"type": "string", "enum": ["x"]}}), json!({"properties": {"k": {"type": "string", "nullable": true, "enum": ["x"]}}, "additionalProperties": {"type": "string", "enum": ["x"]}}), ".spec.m.k")]
+fn a_null_that_stays_in_a_map(#[case] old: Value, #[case] new: Value, #[case] path: &str) {
+    let side = |mut map: Value| {
+        map["type"] = "object".into();
+        with(json!({"m": map}), &json!({}))
+    };
+    let report = report(&side(old), &side(new));
+    assert!(
+        found(&report).contains(&(Kind::NullKept, Impact::Breaking, path)),
+        "{:?}",
+        report.findings
+    );
+}
+
 /// Entries are told apart by what is filled in.
 #[rstest]
 #[case::changed(json!({"default": "TCP"}), json!({"default": "UDP"}), true)]

@@ -62,6 +62,12 @@ fn list() -> Value {
 #[case::counted(texts(), &["[has(self.a), has(self.b)].exists_one(x, x)"], &["has(self.a) != has(self.b)"])]
 #[case::numbers(json!({"a": {"type": "integer", "minimum": 3}}), &[], &["!has(self.a) || self.a > 2"])]
 #[case::lengths(json!({"a": {"type": "string", "minLength": 2}}), &[], &["!has(self.a) || self.a.size() > 1"])]
+#[case::pattern(json!({"a": {"type": "string", "pattern": "^[a-z]+$"}}), &[], &["!has(self.a) || self.a.matches('^[a-z]+$')"])]
+#[case::wider_pattern(json!({"a": {"type": "string", "pattern": "^[a-z]+$"}}), &[], &["has(self.a) ? self.a.matches('^[a-z0-9]+$') : true"])]
+#[case::items(json!({"l": {"type": "array", "maxItems": 30, "items": {"type": "string"}}}), &[], &["!has(self.l) || self.l.size() <= 30"])]
+#[case::characters(json!({"a": {"type": "string", "maxLength": 3000, "minLength": 1}}), &[], &["!has(self.a) || (size(self.a) < 3001 && self.a.size() > 0)"])]
+#[case::keys_of_a_map(map_list(), &[], &["!has(self.l) || self.l.all(x, self.l.exists_one(y, x.k == y.k))"])]
+#[case::keys_of_a_map_counted(map_list(), &[], &["!has(self.l) || self.l.all(x, self.l.filter(y, y.k == x.k).size() == 1)"])]
 fn nothing_is_refused(#[case] fields: Value, #[case] old: &[&str], #[case] new: &[&str]) {
     let report = report(&with(fields.clone(), old), &with(fields, new));
     assert_eq!(report.forward, Some(Verdict::Safe), "{:?}", report.findings);
@@ -90,6 +96,43 @@ fn an_example_is_refused(
         "{}",
         finding.why
     );
+}
+
+/// A list whose entries differ in their key.
+fn map_list() -> Value {
+    json!({"l": {"type": "array", "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["k"], "items": {
+        "type": "object", "required": ["k"], "properties": {"k": {"type": "string"}, "v": {"type": "string"}},
+    }}})
+}
+
+/// Those that a limit comes close to.
+#[rstest]
+#[case::pattern(json!({"a": {"type": "string", "pattern": "^[a-z]+"}}), "!has(self.a) || self.a.matches('^[a-z]+$')", Verdict::Breaking)]
+#[case::one_kind(json!({"a": {"x-kubernetes-int-or-string": true, "pattern": "^[a-z]+$"}}), "!has(self.a) || self.a.matches('^[a-z]+$')", Verdict::Breaking)]
+#[case::another_field(json!({"a": {"type": "string", "maxLength": 3}, "b": {"type": "string"}}), "!has(self.a) || self.b.size() <= 3", Verdict::Breaking)]
+#[case::fewer_items(json!({"l": {"type": "array", "maxItems": 3, "items": {"type": "string"}}}), "!has(self.l) || self.l.size() < 3", Verdict::Breaking)]
+#[case::other_way(json!({"l": {"type": "array", "maxItems": 3, "items": {"type": "string"}}}), "!has(self.l) || self.l.size() >= 3", Verdict::Breaking)]
+#[case::not_there(json!({"l": {"type": "array", "maxItems": 3, "items": {"type": "string"}}}), "self.l.size() <= 3", Verdict::Breaking)]
+#[case::long_list(json!({"l": {"type": "array", "items": {"type": "string"}}}), "!has(self.l) || self.l.size() <= 16", Verdict::Breaking)]
+#[case::long_list_of_objects(list(), "!has(self.l) || self.l.size() < 64", Verdict::Breaking)]
+#[case::long_set(json!({"l": {"type": "array", "x-kubernetes-list-type": "set", "items": {"type": "string"}}}), "!has(self.l) || self.l.size() <= 16", Verdict::Breaking)]
+#[case::long_map(json!({"l": {"type": "array", "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["k"], "items": {"type": "object", "required": ["k"], "properties": {"k": {"type": "string"}}}}}), "!has(self.l) || self.l.size() <= 16", Verdict::Breaking)]
+#[case::long_text(json!({"a": {"type": "string"}}), "!has(self.a) || self.a.size() <= 1000", Verdict::Breaking)]
+#[case::text_as_long_as_can_be(json!({"a": {"type": "string", "maxLength": 1001}}), "!has(self.a) || self.a.size() <= 1000", Verdict::Breaking)]
+#[case::too_long_to_be_made(json!({"a": {"type": "string"}}), "!has(self.a) || self.a.size() <= 100000", Verdict::Undecidable)]
+#[case::what_is_no_key(
+    map_list(),
+    "!has(self.l) || self.l.all(x, self.l.exists_one(y, x.v == y.v))",
+    Verdict::Breaking
+)]
+#[case::entries_of_a_plain_list(
+    list(),
+    "!has(self.l) || self.l.all(x, self.l.exists_one(y, x.t == y.t))",
+    Verdict::Breaking
+)]
+fn what_a_limit_does_not_say(#[case] fields: Value, #[case] rule: &str, #[case] verdict: Verdict) {
+    let report = report(&with(fields.clone(), &[]), &with(fields, &[rule]));
+    assert_eq!(report.forward, Some(verdict), "{:?}", report.findings);
 }
 
 /// Two entries of one list are not one and the same.

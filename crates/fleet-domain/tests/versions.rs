@@ -117,3 +117,28 @@ fn a_version_beside_the_stored_one(
         assert!(lost.is_none_or(|lost| lost.class == Class::DataLoss && lost.after.contains(".spec.y")));
     }
 }
+
+/// What was anything in the stored version loses what is in it where another version has a type for it.
+#[rstest]
+#[case::text(json!({"type": "string"}), true)]
+#[case::list(json!({"type": "array", "items": {"type": "string"}}), true)]
+#[case::anything(json!({"x-kubernetes-preserve-unknown-fields": true}), false)]
+#[case::any_object(json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true}), false)]
+fn a_version_that_types_what_was_free(#[case] field: Value, #[case] loses: bool) {
+    let side = |more: &[Value]| {
+        let free = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
+        let version = |name: &str, stored: bool, spec: &Value| json!({"name": name, "served": true, "storage": stored, "schema": {"openAPIV3Schema": {"type": "object", "properties": {"spec": spec}}}});
+        let mut versions = vec![version("v1", true, &free)];
+        versions.extend(more.iter().map(|spec| version("v2", false, spec)));
+        Crd::parse(&json!({
+            "metadata": {"name": "things.example.com"},
+            "spec": {"group": "example.com", "names": {"plural": "things", "kind": "Thing"}, "versions": versions},
+        }))
+        .unwrap()
+    };
+    let typed =
+        json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true, "properties": {"d": field}});
+    let report = forward(side(&[]), side(&[typed]));
+    let expected: &[_] = &[(Kind::VersionLoses, Impact::Breaking)];
+    assert_eq!(kinds(&report), &expected[..usize::from(loses)]);
+}

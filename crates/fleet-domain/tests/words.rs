@@ -59,6 +59,76 @@ fn required(mut object: Value, names: &[&str]) -> Value {
     object
 }
 
+/// Two fields and no others, and what is said of the object.
+fn two(more: Value) -> Value {
+    let mut object = text(json!({}));
+    for (word, value) in more.as_object().unwrap() {
+        object[word] = value.clone();
+    }
+    object
+}
+
+/// Which fields are there, in words that come to the same.
+#[rstest]
+#[case::count_to_any_of(json!({"minProperties": 1}), json!({"anyOf": [{"required": ["a"]}, {"required": ["b"]}]}), true)]
+#[case::count_to_one_of(json!({"minProperties": 1, "maxProperties": 1}), json!({"oneOf": [{"required": ["a"]}, {"required": ["b"]}]}), true)]
+#[case::one_of_to_count(json!({"oneOf": [{"required": ["a"]}, {"required": ["b"]}]}), json!({"minProperties": 1, "maxProperties": 1}), true)]
+#[case::one_rule_to_one_of(own_rule("has(self.a) != has(self.b)"), json!({"oneOf": [{"required": ["a"]}, {"required": ["b"]}]}), true)]
+#[case::longer_rule_to_one_of(own_rule("has(self.a) ? !has(self.b) : has(self.b)"), json!({"oneOf": [{"required": ["a"]}, {"required": ["b"]}]}), true)]
+#[case::any_rule_to_any_of(own_rule("has(self.a) || has(self.b)"), json!({"anyOf": [{"required": ["a"]}, {"required": ["b"]}]}), true)]
+#[case::one_of_to_rule(json!({"oneOf": [{"required": ["a"]}, {"required": ["b"]}]}), own_rule("has(self.a) != has(self.b)"), true)]
+#[case::one_of_to_any_of_and_not(json!({"oneOf": [{"required": ["a"]}, {"required": ["b"]}]}), json!({"anyOf": [{"required": ["a"]}, {"required": ["b"]}], "not": {"required": ["a", "b"]}}), true)]
+#[case::any_of_and_not_to_one_of(json!({"anyOf": [{"required": ["a"]}, {"required": ["b"]}], "not": {"required": ["a", "b"]}}), json!({"oneOf": [{"required": ["a"]}, {"required": ["b"]}]}), true)]
+#[case::rule_to_not(own_rule("!(has(self.a) && has(self.b))"), json!({"not": {"required": ["a", "b"]}}), true)]
+#[case::rule_to_most(own_rule("!has(self.a) || !has(self.b)"), json!({"maxProperties": 1}), true)]
+#[case::open_object(json!({"minProperties": 1, "x-kubernetes-preserve-unknown-fields": true}), json!({"anyOf": [{"required": ["a"]}, {"required": ["b"]}], "x-kubernetes-preserve-unknown-fields": true}), false)]
+#[case::open_object_to_count(json!({"oneOf": [{"required": ["a"]}, {"required": ["b"]}], "x-kubernetes-preserve-unknown-fields": true}), json!({"maxProperties": 1, "x-kubernetes-preserve-unknown-fields": true}), false)]
+#[case::any_of_to_one_of(json!({"anyOf": [{"required": ["a"]}, {"required": ["b"]}]}), json!({"oneOf": [{"required": ["a"]}, {"required": ["b"]}]}), false)]
+#[case::one_is_too_few(json!({"minProperties": 1}), json!({"oneOf": [{"required": ["a"]}, {"required": ["b"]}]}), false)]
+#[case::any_rule_to_one_of(own_rule("has(self.a) || has(self.b)"), json!({"oneOf": [{"required": ["a"]}, {"required": ["b"]}]}), false)]
+#[case::rule_about_values(own_rule("has(self.a) != (has(self.b) && self.b == 'x')"), json!({"oneOf": [{"required": ["a"]}, {"required": ["b"]}]}), false)]
+#[case::rule_about_changes(own_rule("has(self.a) != has(self.b) || self == oldSelf"), json!({"oneOf": [{"required": ["a"]}, {"required": ["b"]}]}), false)]
+#[case::also_values(json!({"minProperties": 1}), json!({"anyOf": [{"required": ["a"]}, {"properties": {"b": {"enum": ["x"]}}, "required": ["b"]}]}), false)]
+fn which_fields_are_there(#[case] old: Value, #[case] new: Value, #[case] same: bool) {
+    let report = report(&two(old), &two(new));
+    assert_eq!(
+        report.forward == Some(Verdict::Safe),
+        same,
+        "{:#?}",
+        report.findings
+    );
+}
+
+/// What is filled in, and a null that a rule does not see, count as well.
+#[rstest]
+#[case::default_in_both(json!({"default": "x"}), json!({"default": "x"}), json!({"maxProperties": 1}), json!({"not": {"required": ["b"]}}), true)]
+#[case::default_now(json!({}), json!({"default": "x"}), json!({"maxProperties": 1}), json!({"not": {"required": ["a", "b"]}}), false)]
+#[case::default_before(json!({"default": "x"}), json!({}), json!({"minProperties": 1}), json!({"anyOf": [{"required": ["a"]}, {"required": ["b"]}]}), false)]
+#[case::null(json!({"nullable": true}), json!({"nullable": true}), own_rule("has(self.a) != has(self.b)"), json!({"oneOf": [{"required": ["a"]}, {"required": ["b"]}]}), false)]
+#[case::null_that_counts(json!({"nullable": true}), json!({"nullable": true}), json!({"minProperties": 1}), json!({"anyOf": [{"required": ["a"]}, {"required": ["b"]}]}), true)]
+#[case::null_dropped(json!({"nullable": true}), json!({}), json!({"minProperties": 1}), json!({"anyOf": [{"required": ["a"]}, {"required": ["b"]}]}), false)]
+fn which_fields_are_there_in_the_end(
+    #[case] before: Value,
+    #[case] after: Value,
+    #[case] old: Value,
+    #[case] new: Value,
+    #[case] same: bool,
+) {
+    let side = |field: Value, more: Value| {
+        let mut object = two(more);
+        object["properties"]["a"] = field;
+        object["properties"]["a"]["type"] = "string".into();
+        object
+    };
+    let report = report(&side(before, old), &side(after, new));
+    assert_eq!(
+        report.forward == Some(Verdict::Safe),
+        same,
+        "{:#?}",
+        report.findings
+    );
+}
+
 fn own_rule(rule: &str) -> Value {
     json!({"x-kubernetes-validations": [{"rule": rule}]})
 }

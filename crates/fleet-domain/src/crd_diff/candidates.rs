@@ -19,8 +19,11 @@ pub const MAX_VALUES: usize = 512;
 const MAX_LISTED: usize = 64;
 /// How many kinds of entries a list is made of.
 const MAX_ENTRIES: usize = 24;
-/// Longer text and lists are not made.
+/// Longer text and lists are not made without need.
 pub const MAX_LENGTH: u64 = 300;
+/// Nor are longer ones where a rule counts so far, and no more of them for one rule.
+pub const MAX_COUNTED: u64 = 2_000;
+pub const MAX_LONG: usize = 6;
 /// How many values are altered so that the schema takes them.
 const MAX_REPAIRED: usize = 32;
 /// How many rules are looked at for that.
@@ -274,6 +277,28 @@ impl Maker<'_> {
                 add(pair.to_vec(), pair.last());
             }
         }
+        for size in reads.sizes.iter().take(MAX_LONG) {
+            // One more than the rule counts to, all of one kind.
+            let count = size.saturating_add(1);
+            if let Some(entry) = entries.list.first()
+                && limits.admits(count)
+                && count.saturating_mul(weight(entry)) <= MAX_COUNTED
+                && let Ok(length) = usize::try_from(count)
+            {
+                let mut some = vec![entry.clone(); length];
+                match &schema.list {
+                    ListType::Map(keys) => {
+                        if let Some(key) = keys.first() {
+                            number_by(key, &mut some);
+                        }
+                    }
+                    ListType::Set => number_all(&mut some),
+                    ListType::Atomic => {}
+                }
+                *self.left = self.left.saturating_sub(MAX_COUNTED / 4);
+                list.push(Value::from(some));
+            }
+        }
         complete &= limits.min <= MAX_LENGTH && (schema.list == ListType::Atomic || limits.min <= 1);
         *self.left = self.left.saturating_sub(list.len() as u64);
         Values { list, complete }
@@ -322,6 +347,10 @@ impl Maker<'_> {
             let values = self.values(child, inner);
             complete &= values.complete;
             let mut all: Vec<Option<Value>> = values.list.into_iter().map(Some).collect();
+            if !old.nullable && after.is_some_and(|after| after.nullable) {
+                // It was dropped, and is not any more.
+                all.push(Some(Value::Null));
+            }
             if !schema.demands(name) {
                 all.insert(0, None);
             }
@@ -535,6 +564,26 @@ pub fn cost(schema: &Schema, value: &Value) -> u64 {
             1 + entries.sum::<u64>()
         }
         _ => 1,
+    }
+}
+
+/// How many values there are inside.
+fn weight(value: &Value) -> u64 {
+    match value {
+        Value::Object(fields) => 1 + fields.values().map(weight).sum::<u64>(),
+        Value::Array(items) => 1 + items.iter().map(weight).sum::<u64>(),
+        _ => 1,
+    }
+}
+
+/// Text or numbers that have to differ.
+fn number_all(entries: &mut [Value]) {
+    for (index, entry) in entries.iter_mut().enumerate().skip(1) {
+        match entry {
+            Value::String(text) => text.push_str(&index.to_string()),
+            number @ Value::Number(_) => *number = (index + 1).into(),
+            _ => {}
+        }
     }
 }
 

@@ -8,8 +8,10 @@ use super::{
     limits,
     object::Checker,
     pattern::{self, Budget, Inclusion},
+    presence::Presence,
     said,
     schema::{Choices, ListType, Schema, Types},
+    server::ServerVersion,
     sink::Sink,
 };
 
@@ -48,7 +50,14 @@ impl Fuel {
     }
 }
 
-pub fn compare(sink: &mut Sink<'_>, old: &Schema, new: &Schema, fuel: &mut Fuel, patterns: &mut Budget) {
+pub fn compare(
+    sink: &mut Sink<'_>,
+    old: &Schema,
+    new: &Schema,
+    root: bool,
+    fuel: &mut Fuel,
+    patterns: &mut Budget,
+) {
     if old.choices == new.choices {
         return;
     }
@@ -79,13 +88,16 @@ pub fn compare(sink: &mut Sink<'_>, old: &Schema, new: &Schema, fuel: &mut Fuel,
         );
         return;
     }
+    let rules = sink.may_be(ServerVersion::evaluates_rules);
+    let mut presence = Presence::new(old, new, root, rules);
     let mut tightened = false;
     for group in &after.any {
         let mut groups = before.any.iter().chain(&before.one);
         if fuel.is_left()
             && (groups.any(|known| covers(known, group, fuel))
                 || meets_by_itself(old, group, fuel)
-                || meets_a_pattern(old, group, patterns))
+                || meets_a_pattern(old, group, patterns)
+                || presence.meets_any(group, fuel))
         {
             continue;
         }
@@ -93,14 +105,18 @@ pub fn compare(sink: &mut Sink<'_>, old: &Schema, new: &Schema, fuel: &mut Fuel,
         report(sink, "anyOf", before.any.first(), group, before.any.len() == 1);
     }
     for group in &after.one {
-        if fuel.is_left() && before.one.iter().any(|known| same(known, group, fuel)) {
+        if fuel.is_left()
+            && (before.one.iter().any(|known| same(known, group, fuel)) || presence.meets_one(group, fuel))
+        {
             continue;
         }
         tightened = true;
         report(sink, "oneOf", before.one.first(), group, before.one.len() == 1);
     }
     for not in &after.not {
-        if fuel.is_left() && before.not.iter().any(|known| implies(not, known, fuel)) {
+        if fuel.is_left()
+            && (before.not.iter().any(|known| implies(not, known, fuel)) || presence.never_meets(not, fuel))
+        {
             continue;
         }
         tightened = true;

@@ -239,11 +239,33 @@ fn conversion(conversion: &Value) -> Conversion {
         &conversion["webhook"]["conversionReviewVersions"],
         &conversion["conversionReviewVersions"],
     ];
+    let webhook = conversion["strategy"] == "Webhook";
+    let named: BTreeSet<String> = versions.into_iter().flat_map(texts).collect();
     Conversion {
-        webhook: conversion["strategy"] == "Webhook",
-        target: client.map(|client| serde_json::json!({"service": client["service"], "url": client["url"]})),
-        review_versions: versions.into_iter().flat_map(texts).collect(),
+        webhook,
+        target: client
+            .map(|client| serde_json::json!({"service": service(&client["service"]), "url": client["url"]})),
+        review_versions: if webhook && named.is_empty() {
+            // Which only v1beta1 allows to be left out.
+            BTreeSet::from(["v1beta1".to_owned()])
+        } else {
+            named
+        },
     }
+}
+
+/// Where the webhook is, as a server has it once it has filled in what was left out.
+fn service(service: &Value) -> Value {
+    if !service.is_object() {
+        return Value::Null;
+    }
+    let port = Some(&service["port"]).filter(|port| !port.is_null());
+    serde_json::json!({
+        "name": service["name"],
+        "namespace": service["namespace"],
+        "path": text(&service["path"]),
+        "port": port.cloned().unwrap_or_else(|| 443.into()),
+    })
 }
 
 fn text(value: &Value) -> String {

@@ -320,6 +320,7 @@ fn lost_between(before: &Version, after: &Version, left: &mut usize) -> Lost {
         return Lost::Unknown;
     }
     let mut inner = Sink::new("", Direction::Forward, None);
+    inner.emptied = Some(Vec::new());
     walk::compare(
         &mut inner,
         &before.schema,
@@ -328,8 +329,9 @@ fn lost_between(before: &Version, after: &Version, left: &mut usize) -> Lost {
     );
     // A field of another type is of no more use than one that is gone.
     let is_lost = |finding: &Finding| finding.class == Class::DataLoss || finding.kind == Kind::TypeChanged;
+    let emptied = inner.emptied.take().unwrap_or_default();
     let lost = inner.finish().into_iter().filter(is_lost);
-    let lost: Vec<String> = lost.map(|finding| finding.path).collect();
+    let lost: Vec<String> = lost.map(|finding| finding.path).chain(emptied).collect();
     if lost.is_empty() {
         Lost::Nothing
     } else {

@@ -18,6 +18,8 @@ pub enum Turn {
     FilledIn,
     /// It was there, and is not.
     Missing,
+    /// A null stays in it, which was dropped.
+    Null,
 }
 
 impl<'a> Above<'a> {
@@ -31,6 +33,11 @@ impl<'a> Above<'a> {
 
     pub fn leave(&mut self, depth: usize) {
         self.0.pop_if(|(own, ..)| *own == depth);
+    }
+
+    /// Whether there are any.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
     }
 
     /// Whether any of them may be broken by what becomes of this field of the object that the steps lead to.
@@ -53,7 +60,7 @@ impl<'a> Above<'a> {
 /// Whether what becomes of a field may break how many fields an object has.
 pub fn counts(schema: &Schema, turn: Turn) -> bool {
     match turn {
-        Turn::FilledIn => schema.limits.fields.max.is_some(),
+        Turn::FilledIn | Turn::Null => schema.limits.fields.max.is_some(),
         Turn::Missing => schema.counts_fields(),
     }
 }
@@ -72,6 +79,10 @@ fn may_break(branch: &Schema, turn: Turn, way: &[Step<'_>], name: &str) -> bool 
                 || branch.additional.is_some()
                 || branch.limits.fields.max.is_some()
         }
+        ([], Turn::Null) => {
+            let field = branch.properties.get(name).or(branch.additional.as_deref());
+            field.is_some_and(refuses_null) || branch.limits.fields.max.is_some()
+        }
         ([], Turn::Missing) => branch.required.contains(name) || branch.limits.fields.min > 0,
     };
     here || branch.limits.enumeration.is_some()
@@ -82,6 +93,14 @@ fn may_break(branch: &Schema, turn: Turn, way: &[Step<'_>], name: &str) -> bool 
             .iter()
             .flatten()
             .any(|inner| may_break(inner, turn, way, name))
+}
+
+/// A null is put to types and to listed values, and to nothing else.
+pub fn refuses_null(schema: &Schema) -> bool {
+    let listed = schema.limits.enumeration.as_ref();
+    !schema.types.has(Types::NULL)
+        || schema.unread.is_some()
+        || listed.is_some_and(|values| !values.contains(&serde_json::Value::Null))
 }
 
 /// Whether this field can make a difference to what a branch says.

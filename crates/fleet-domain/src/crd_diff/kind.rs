@@ -217,6 +217,10 @@ kinds! {
         "An explicit null is dropped, as if the field had been left out."
         "controllers that tell null from absent"
         "Check that readers treat an absent field as they treated null."
+    NullKept "null-kept" Clients Breaking false
+        "An explicit null was dropped here, as if the field had been left out. It stays from now on, because the field is nullable, and something else refuses it."
+        "clients that write an explicit null"
+        "Let the listed values and the combinations around take a null, or leave the field as it was."
     ListTightened "list-type-tightened" Clients Breaking false
         "Entries have to be unique now. New objects with equal entries are refused, and so are updates that bring them in. A stored list that has them already passes on every server, though server-side apply may fail on its object."
         "clients that write equal entries"

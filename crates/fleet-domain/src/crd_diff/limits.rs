@@ -5,17 +5,21 @@ use std::fmt::Write as _;
 use serde_json::Value;
 
 use super::{
+    few,
     kind::Kind,
     length,
     number::{Bound, Number, write_canonical},
     object::{Checker, format},
     pattern::{self, Budget, Inclusion},
-    schema::{Count, Limits, Schema, Types},
+    schema::{Count, Enumeration, Limits, Schema, Types},
     sink::Sink,
 };
 
 /// How many values of a list are named in a finding.
 const NAMED_VALUES: usize = 8;
+
+const BESIDE_A_FORMAT: &str =
+    "the text also has to have a format, and what that lets through is not compared";
 
 /// How many patterns that hold together are compared with another.
 const MAX_TOGETHER: usize = 8;
@@ -57,7 +61,7 @@ pub fn compare(sink: &mut Sink<'_>, old: &Schema, new: &Schema, patterns: &mut B
         sink.add(Kind::Loosened, old.types.to_string(), new.types.to_string());
     }
     if let Some(allowed) = &new.limits.enumeration {
-        sink.add(Kind::EnumAdded, "any value", allowed.in_words());
+        listed(sink, old, shared, allowed, patterns);
     }
     let mut tightened = false;
     if shared.has(Types::NUMBER) {
@@ -179,6 +183,28 @@ fn closed_list(sink: &mut Sink<'_>, old: &Schema, new: &Schema, values: &[(usize
     }
 }
 
+/// A list where there was none: nothing new where the old limits let no other values through.
+fn listed(sink: &mut Sink<'_>, old: &Schema, shared: Types, allowed: &Enumeration, patterns: &mut Budget) {
+    match few::among(old, shared, allowed, patterns) {
+        Inclusion::Yes => sink.add(Kind::Loosened, "few values by their limits", allowed.in_words()),
+        Inclusion::No(example) => {
+            let text = Value::from(example.as_str());
+            sink.add(Kind::EnumAdded, "any value", allowed.in_words());
+            if known_formats(sink, &old.limits).any(|format| !format::matches(format, &example)) {
+                sink.undecidable(BESIDE_A_FORMAT);
+            } else {
+                sink.note(&format!("For example {text}."));
+            }
+        }
+        Inclusion::Unknown(reason) => {
+            sink.add(Kind::EnumAdded, "any value", allowed.in_words());
+            if shared == Types::STRING && !old.limits.patterns.is_empty() {
+                sink.undecidable(reason);
+            }
+        }
+    }
+}
+
 fn numbers(sink: &mut Sink<'_>, old: &Schema, new: &Schema) -> bool {
     let mut tightened = false;
     let integers = !old.types.has(Types::FRACTION) || !new.types.has(Types::FRACTION);
@@ -264,8 +290,8 @@ fn lengths(sink: &mut Sink<'_>, old: &Schema, new: &Schema, budget: &mut Budget)
         for pattern in old.limits.patterns.iter().take(MAX_TOGETHER) {
             before.merge(length::of(pattern, budget));
         }
-        if known_formats(sink, &old.limits).any(|format| !format::matches(format, "")) {
-            before.min = before.min.max(1);
+        for format in known_formats(sink, &old.limits) {
+            before.merge(format::length(format));
         }
     }
     count(sink, "characters", before, after)
@@ -313,9 +339,7 @@ fn texts(sink: &mut Sink<'_>, old: &Limits, new: &Limits, budget: &mut Budget) -
             Inclusion::No(example)
                 if known_formats(sink, old).any(|format| !format::matches(format, &example)) =>
             {
-                Inclusion::Unknown(
-                    "the text also has to have a format, and what that lets through is not compared",
-                )
+                Inclusion::Unknown(BESIDE_A_FORMAT)
             }
             answer => answer,
         };

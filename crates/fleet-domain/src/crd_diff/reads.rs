@@ -17,7 +17,7 @@ use super::{
 const MAX_PARTS: usize = 200;
 /// Combinations with more branches are not looked into.
 const MAX_BRANCHES: usize = 64;
-/// Lists with more entries are not made.
+/// Lists with more entries are not made of all kinds of them.
 const MAX_COUNT: u64 = 3;
 
 /// What is looked at in a value.
@@ -408,7 +408,10 @@ impl<'e> Reader<'e> {
         if let Some(path) = self.list(counted) {
             let reads = self.at(&path);
             reads.alike = reads.alike.max(size.saturating_add(1).min(MAX_COUNT));
-            reads.opaque |= size >= MAX_COUNT;
+            if size >= MAX_COUNT {
+                reads.opaque = true;
+                reads.sizes.insert(size);
+            }
             return true;
         }
         let Some(path) = self.path(counted) else {

@@ -51,6 +51,11 @@ pub fn compare(sink: &mut Sink<'_>, old: &Schema, new: &Schema, root: bool, mode
             sink.note(HARMLESS);
             continue;
         }
+        if look && !rule.transition && model.is_restated(pair, rule) {
+            sink.add(Kind::Loosened, "the same as a limit", rule.expression.as_str());
+            sink.note(HARMLESS);
+            continue;
+        }
         let by_text = about_changes || !model.minds_defaults(pair, rule);
         if by_text
             && let Some(meant) = &meant

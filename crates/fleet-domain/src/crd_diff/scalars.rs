@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::{
-    candidates::{MAX_LENGTH, MAX_VALUES, Maker, Place, Values},
+    candidates::{MAX_COUNTED, MAX_LENGTH, MAX_LONG, MAX_VALUES, Maker, Place, Values},
     number::Number,
     pattern::{self, Inclusion},
     reads::Reads,
@@ -100,7 +100,15 @@ impl Maker<'_> {
             .collect();
         lengths.extend([limits.length.min, 1]);
         lengths.extend(limits.length.max);
-        for length in lengths.iter().copied().filter(|length| *length <= MAX_LENGTH) {
+        let mut long = MAX_LONG;
+        for length in lengths.iter().copied() {
+            if length > MAX_LENGTH {
+                if long == 0 || length > MAX_COUNTED {
+                    continue;
+                }
+                long -= 1;
+                *self.left = self.left.saturating_sub(length / 8);
+            }
             let made = |letter: &str| Value::from(letter.repeat(usize::try_from(length).unwrap_or(0)));
             let fresh = ["o", "k", "v"].into_iter().map(made);
             list.extend(fresh.into_iter().find(|text| !reads.constants.contains(text)));

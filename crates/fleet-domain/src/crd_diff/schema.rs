@@ -491,6 +491,15 @@ impl Schema {
             || self.items.as_deref().is_some_and(Self::prunes)
     }
 
+    /// Whether something in a value of any type is dropped, here or anywhere inside.
+    pub fn empties(&self) -> bool {
+        let mut named = self.properties.values().filter(|property| !property.unstructured);
+        (!self.preserve && (self.additional.is_none() || self.items.is_none()))
+            || named.any(Self::empties)
+            || self.additional.as_deref().is_some_and(Self::empties)
+            || self.items.as_deref().is_some_and(Self::empties)
+    }
+
     /// Names types, and says nothing else.
     pub fn is_bare(&self) -> bool {
         let flags = self.nullable || self.preserve || self.embedded || self.atomic_map || self.unstructured;

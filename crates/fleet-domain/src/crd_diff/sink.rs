@@ -44,6 +44,8 @@ pub struct Sink<'a> {
     dropped: bool,
     /// Findings of this kind are not written down, only counted.
     pub untold: Option<(Kind, usize)>,
+    /// Where somebody wants to know: places that were free, and whose schema drops what is in values of another type.
+    pub emptied: Option<Vec<String>>,
 }
 
 /// What was found until now.
@@ -88,6 +90,7 @@ impl<'a> Sink<'a> {
             harmless: Room::default(),
             dropped: false,
             untold: None,
+            emptied: None,
         }
     }
 
@@ -134,6 +137,11 @@ impl<'a> Sink<'a> {
     /// Whether new combinations, of the object at this place or around it, may mind what becomes of its field.
     pub fn minds(&self, turn: Turn, field: &str, fuel: &mut Fuel) -> bool {
         self.above.minds(turn, &self.steps, field, fuel)
+    }
+
+    /// Whether there are new combinations, here or around, that may mind something.
+    pub fn is_combined(&self) -> bool {
+        !self.above.is_empty()
     }
 
     /// What rules and combinations of the old schemas around say of the values here.
@@ -208,6 +216,18 @@ impl<'a> Sink<'a> {
             &mut self.harmful
         } else {
             &mut self.harmless
+        }
+    }
+
+    /// A value of another type loses what is in it at a child of that place.
+    pub fn empties(&mut self, step: Step<'a>) {
+        self.enter(step);
+        let path = self.path();
+        self.leave();
+        if let Some(emptied) = &mut self.emptied
+            && emptied.len() < MAX_FINDINGS
+        {
+            emptied.push(path);
         }
     }
 

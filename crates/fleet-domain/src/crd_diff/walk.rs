@@ -12,6 +12,7 @@ use super::{
     kind::Kind,
     limits,
     pattern::Budget,
+    presence::Presence,
     rules,
     said::{Reader, Said},
     schema::{Count, ListType, Schema, Types},
@@ -90,7 +91,7 @@ fn node<'a>(sink: &mut Sink<'a>, old: &'a Schema, new: &'a Schema, stand: Stand,
     }
     null(sink, old, new, stand);
     sink.go_into(old, new);
-    let shared = limits(sink, old, new, work);
+    let shared = limits(sink, old, new, stand.root, work);
     let around = work.model.enter(old, new, || sink.path());
     if shared.has(Types::OBJECT) {
         object(sink, old, new, stand, work);
@@ -100,7 +101,7 @@ fn node<'a>(sink: &mut Sink<'a>, old: &'a Schema, new: &'a Schema, stand: Stand,
     }
     work.model.leave(around);
     if !shared.is_empty() {
-        choices::compare(sink, old, new, &mut work.fuel, &mut work.patterns);
+        choices::compare(sink, old, new, stand.root, &mut work.fuel, &mut work.patterns);
         if sink.may_be(ServerVersion::evaluates_rules) {
             rules::compare(sink, old, new, stand.root, &mut work.model);
         }
@@ -109,13 +110,18 @@ fn node<'a>(sink: &mut Sink<'a>, old: &'a Schema, new: &'a Schema, stand: Stand,
 }
 
 /// What the limits refuse that neither the old ones did nor anything else that the old schema says.
-fn limits(sink: &mut Sink<'_>, old: &Schema, new: &Schema, work: &mut Work) -> Types {
+fn limits(sink: &mut Sink<'_>, old: &Schema, new: &Schema, root: bool, work: &mut Work) -> Types {
     let mark = sink.mark();
     let shared = limits::compare(sink, old, new, &mut work.patterns);
     if sink.has_harm_since(&mark)
         && let Some(mut said) = sink.said(&mut work.reader)
     {
         forget_what_was_filled_in(&mut said, old, new);
+        if new.limits.fields != Count::default() {
+            let rules = sink.may_be(ServerVersion::evaluates_rules);
+            let count = Presence::new(old, new, root, rules).count(&mut work.fuel);
+            said.limits.fields.merge(count);
+        }
         sink.back_to(mark);
         return limits::compare(sink, &said.added_to(old), new, &mut work.patterns);
     }
@@ -162,6 +168,40 @@ fn null(sink: &mut Sink<'_>, old: &Schema, new: &Schema, stand: Stand) {
     }
 }
 
+/// A null that was dropped until now, because the field was not nullable, and stays from now on.
+fn null_kept<'a>(
+    sink: &mut Sink<'a>,
+    step: Step<'a>,
+    before: &Schema,
+    after: &Schema,
+    objects: &Objects<'_>,
+    work: &mut Work,
+) {
+    if before.nullable || !after.nullable {
+        return;
+    }
+    let minds = match step {
+        // Where the field had to be there, a null in it was refused already.
+        Step::Field(name) if objects.old.demands(name) => return,
+        Step::Field(name) => objects.minds(sink, Turn::Null, name, work),
+        _ => filled::counts(objects.new, Turn::Null) || sink.is_combined(),
+    };
+    let (before, kept) = ("null dropped", "null kept");
+    if filled::refuses_null(after) {
+        sink.add_child(
+            Kind::NullKept,
+            step,
+            before,
+            "null kept, and not among the listed values",
+        );
+    } else if minds {
+        sink.add_child(Kind::NullKept, step, before, kept);
+        sink.undecidable(
+            "whether a combination, or the number of fields, minds the null depends on the object",
+        );
+    }
+}
+
 fn object<'a>(sink: &mut Sink<'a>, old: &'a Schema, new: &'a Schema, stand: Stand, work: &mut Work) {
     // Where keeping everything ends, that is said once for all fields.
     let closes = old.preserve && !new.preserve && new.additional.is_none();
@@ -189,6 +229,7 @@ fn object<'a>(sink: &mut Sink<'a>, old: &'a Schema, new: &'a Schema, stand: Stan
             (Some(_), None) | (None, Some(_)) if whole && ALWAYS.contains(&name) => {}
             (Some(before), Some(after)) => {
                 default(sink, name, before, after, &objects, work);
+                null_kept(sink, Step::Field(name), before, after, &objects, work);
                 let demand = objects.demand(sink, name, before, after, work);
                 child(sink, Step::Field(name), before, after, demand, work);
             }
@@ -200,6 +241,7 @@ fn object<'a>(sink: &mut Sink<'a>, old: &'a Schema, new: &'a Schema, stand: Stan
     required(sink, old, new, stand, &mut work.reader);
     match (&old.additional, &new.additional) {
         (Some(before), Some(after)) => {
+            null_kept(sink, Step::Values, before, after, &objects, work);
             child(sink, Step::Values, before, after, new.counts_fields(), work);
         }
         (Some(_), None) if new.preserve => sink.add(Kind::Loosened, "a map", "any fields"),
@@ -325,6 +367,7 @@ fn gone<'a>(
         return;
     }
     if let Some(values) = &new.additional {
+        null_kept(sink, Step::Field(name), before, values, objects, work);
         child(sink, Step::Field(name), before, values, new.misses(name), work);
     } else if new.preserve {
         sink.add_child(Kind::Loosened, Step::Field(name), shape(before), "anything");
@@ -344,6 +387,7 @@ fn came<'a>(sink: &mut Sink<'a>, name: &'a str, after: &'a Schema, objects: &Obj
         return;
     }
     if let Some(values) = &old.additional {
+        null_kept(sink, Step::Field(name), values, after, objects, work);
         child(sink, Step::Field(name), values, after, new.misses(name), work);
     } else if old.preserve {
         if !objects.closes {
@@ -369,6 +413,8 @@ fn came<'a>(sink: &mut Sink<'a>, name: &'a str, after: &'a Schema, objects: &Obj
 fn typed<'a>(sink: &mut Sink<'a>, step: Step<'a>, after: &Schema, minds_dropped: bool) {
     if after.prunes() {
         sink.add_child(Kind::UnknownPruned, step, "anything", shape(after));
+    } else if sink.emptied.is_some() && after.empties() {
+        sink.empties(step);
     }
     if !after.is_vacuous() {
         sink.add_child(Kind::FreeFieldTyped, step, "anything", shape(after));

@@ -12,6 +12,7 @@ use super::{
     object::{Checker, cel::Due, filled_in, keeps_all, prune},
     pattern::Budget,
     reads::{self, Reading, Reads},
+    restated,
     schema::{Rule, Schema},
     sink::{Step, render},
 };
@@ -198,6 +199,15 @@ impl Model {
         let doubts = self.checker.skipped_patterns;
         let refused = !self.checker.accepts(&alone, &after) && self.checker.skipped_patterns == doubts;
         refused.then(|| example(&value))
+    }
+
+    /// Whether the rule only says what the old limits said already.
+    pub fn is_restated(&mut self, pair: Pair<'_>, rule: &Rule) -> bool {
+        self.left = self.left.saturating_sub(TRY);
+        let program = rule.source.program();
+        self.left > 0
+            && program
+                .is_ok_and(|program| restated::is_met(&program.expr, pair.old, pair.new, &mut self.patterns))
     }
 
     /// Whether the defaults of something that the rule looks at are others than before.
@@ -493,6 +503,12 @@ impl Differing {
     fn of_field(&mut self, old: &Schema, new: &Schema, name: &str, reads: &Reads) -> bool {
         let (before, after) = (old.properties.get(name), new.properties.get(name));
         let filled_in = before.and_then(|before| before.default.as_deref());
-        filled_in != after.and_then(|after| after.default.as_deref()) || self.on_the_way(before, after, reads)
+        // In the place of a null too, as long as there may be none.
+        let null_stays = filled_in.is_some()
+            && !before.is_some_and(|field| field.nullable)
+            && after.is_some_and(|field| field.nullable);
+        null_stays
+            || filled_in != after.and_then(|after| after.default.as_deref())
+            || self.on_the_way(before, after, reads)
     }
 }

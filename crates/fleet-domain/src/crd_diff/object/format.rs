@@ -3,6 +3,8 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
+use crate::crd_diff::schema::Count;
+
 pub fn matches(format: &str, text: &str) -> bool {
     match format {
         "ipv4" => text.parse::<Ipv4Addr>().is_ok(),
@@ -22,7 +24,8 @@ pub fn matches(format: &str, text: &str) -> bool {
                     .all(|label| is_label(label, true))
         }
         "k8s-short-name" => is_label(text, false),
-        "k8s-long-name" => text.len() <= 253 && text.split('.').all(|label| is_label(label, false)),
+        // Unlike names of hosts, its parts may be as long as the whole.
+        "k8s-long-name" => text.len() <= 253 && text.split('.').all(|part| is_word(part, false)),
         "uri" => text.starts_with('/') || text.split_once(':').is_some_and(|(scheme, _)| is_scheme(scheme)),
         "email" => text
             .rsplit_once('@')
@@ -32,6 +35,22 @@ pub fn matches(format: &str, text: &str) -> bool {
         }),
         _ => true,
     }
+}
+
+/// How many characters a text with this format has. Only where every server that checks the format agrees on it: old ones
+/// take addresses with any number of zeros in front.
+pub fn length(format: &str) -> Count {
+    let (min, max) = match format {
+        // Dashes may be left out.
+        "uuid" | "uuid3" | "uuid4" | "uuid5" => (32, Some(36)),
+        "date" => (10, Some(10)),
+        "date-time" => (20, None),
+        "hostname" => (1, Some(255)),
+        "k8s-short-name" => (1, Some(63)),
+        "k8s-long-name" => (1, Some(253)),
+        other => (u64::from(!matches(other, "")), None),
+    };
+    Count { min, max }
 }
 
 fn cidr(text: &str) -> bool {
@@ -79,9 +98,12 @@ fn mac(text: &str) -> bool {
 }
 
 fn is_label(label: &str, capitals: bool) -> bool {
+    label.len() <= 63 && is_word(label, capitals)
+}
+
+fn is_word(label: &str, capitals: bool) -> bool {
     let edge = |c: char| c.is_ascii_digit() || c.is_ascii_lowercase() || (capitals && c.is_ascii_uppercase());
     !label.is_empty()
-        && label.len() <= 63
         && label.starts_with(edge)
         && label.ends_with(edge)
         && label.chars().all(|c| edge(c) || c == '-')
@@ -98,7 +120,7 @@ fn is_scheme(scheme: &str) -> bool {
 mod tests {
     use rstest::rstest;
 
-    use super::matches;
+    use super::{length, matches};
 
     #[rstest]
     #[case("date-time", "2024-02-30T00:00:00Z", false)]
@@ -115,8 +137,30 @@ mod tests {
     #[case("uri", "https://x/y", true)]
     #[case("email", "x", false)]
     #[case("k8s-short-name", "A_B ", false)]
+    #[case(
+        "k8s-short-name",
+        "0123456789012345678901234567890123456789012345678901234567890123",
+        false
+    )]
+    #[case(
+        "k8s-long-name",
+        "0123456789012345678901234567890123456789012345678901234567890123.a",
+        true
+    )]
     #[case("no-such-format", "anything", true)]
     fn as_the_server_says(#[case] format: &str, #[case] text: &str, #[case] yes: bool) {
         assert_eq!(matches(format, text), yes);
+    }
+
+    #[rstest]
+    #[case("uuid", "0123456789abcdef0123456789abcdef")]
+    #[case("uuid", "01234567-89ab-cdef-0123-456789abcdef")]
+    #[case("date", "2024-02-29")]
+    #[case("date-time", "2024-02-29T00:00:00Z")]
+    #[case("k8s-short-name", "a")]
+    #[case("ipv6", "::")]
+    #[case("no-such-format", "")]
+    fn as_long_as_can_be(#[case] format: &str, #[case] text: &str) {
+        assert!(matches(format, text) && length(format).admits(text.chars().count() as u64));
     }
 }
