@@ -18,7 +18,7 @@ use super::{
 };
 
 /// How much is tried for one pair of definitions: about steps of rules.
-const MAX_WORK: u64 = 400_000;
+const MAX_WORK: u64 = 330_000;
 /// What it takes to try one value, beside the rules.
 const TRY: u64 = 20;
 /// And for each of its fields; more where some of them are filled in, and the value is copied for that.
@@ -203,11 +203,12 @@ impl Model {
 
     /// Whether the rule only says what the old limits said already.
     pub fn is_restated(&mut self, pair: Pair<'_>, rule: &Rule) -> bool {
-        self.left = self.left.saturating_sub(TRY);
+        self.left = self.left.saturating_sub(TRY + rule.source.cost());
+        if self.left == 0 {
+            return false;
+        }
         let program = rule.source.program();
-        self.left > 0
-            && program
-                .is_ok_and(|program| restated::is_met(&program.expr, pair.old, pair.new, &mut self.patterns))
+        program.is_ok_and(|program| restated::is_met(&program.expr, pair.old, pair.new, &mut self.patterns))
     }
 
     /// Whether the defaults of something that the rule looks at are others than before.
