@@ -18,7 +18,7 @@ use super::{
 };
 
 /// How much is tried for one pair of definitions: about steps of rules.
-const MAX_WORK: u64 = 330_000;
+const MAX_WORK: u64 = 250_000;
 /// What it takes to try one value, beside the rules.
 const TRY: u64 = 20;
 /// And for each of its fields; more where some of them are filled in, and the value is copied for that.
