@@ -3,7 +3,7 @@
 // Helpers of tests, where a panic is a failed test.
 #![allow(clippy::unwrap_used)]
 
-use gantry_fleet_domain::crd_diff::{Crd, Impact, Kind, Options, Report, compare};
+use gantry_fleet_domain::crd_diff::{Crd, Impact, Kind, Options, Report, Verdict, compare};
 use rstest::rstest;
 use serde_json::{Value, json};
 
@@ -33,7 +33,7 @@ fn found(report: &Report) -> Vec<(Kind, Impact, &str)> {
     let matters = report
         .findings
         .iter()
-        .filter(|finding| finding.impact < Impact::Warning);
+        .filter(|finding| finding.impact < Impact::Warning || finding.kind == Kind::NullKept);
     matters
         .map(|finding| (finding.kind, finding.impact, finding.path.as_str()))
         .collect()
@@ -149,17 +149,17 @@ fn a_null_that_is_dropped(#[case] more: Value, #[case] impact: Option<Impact>) {
 
 /// A null that was dropped stays where the field becomes nullable, and then counts.
 #[rstest]
-#[case::not_listed(json!({"enum": ["x"]}), json!({}), Some((Kind::NullKept, Impact::Breaking, ".spec.a")))]
+#[case::not_listed(json!({"enum": ["x"]}), json!({}), Some((Kind::NullKept, Impact::Warning, ".spec.a")))]
 #[case::listed(json!({"enum": ["x", null]}), json!({}), None)]
-#[case::with_a_default(json!({"enum": ["x"], "default": "x"}), json!({}), Some((Kind::NullKept, Impact::Breaking, ".spec.a")))]
+#[case::with_a_default(json!({"enum": ["x"], "default": "x"}), json!({}), Some((Kind::NullKept, Impact::Warning, ".spec.a")))]
 #[case::was_missed(json!({"enum": ["x"]}), json!({"required": ["a"]}), None)]
-#[case::was_filled_in(json!({"enum": ["x"], "default": "x"}), json!({"required": ["a"]}), Some((Kind::NullKept, Impact::Breaking, ".spec.a")))]
+#[case::was_filled_in(json!({"enum": ["x"], "default": "x"}), json!({"required": ["a"]}), Some((Kind::NullKept, Impact::Warning, ".spec.a")))]
 #[case::other_limits(json!({"minLength": 3, "pattern": "^x", "not": {"maxLength": 9}}), json!({}), None)]
-#[case::one_of(json!({}), json!({"oneOf": [{"required": ["a"]}, {"required": ["b"]}]}), Some((Kind::NullKept, Impact::Undecidable, ".spec.a")))]
+#[case::one_of(json!({}), json!({"oneOf": [{"required": ["a"]}, {"required": ["b"]}]}), Some((Kind::NullKept, Impact::Warning, ".spec.a")))]
 #[case::any_of(json!({}), json!({"anyOf": [{"required": ["a"]}, {"required": ["b"]}]}), None)]
-#[case::branch(json!({}), json!({"anyOf": [{"properties": {"a": {"enum": ["x"]}}}, {"required": ["b"]}]}), Some((Kind::NullKept, Impact::Undecidable, ".spec.a")))]
+#[case::branch(json!({}), json!({"anyOf": [{"properties": {"a": {"enum": ["x"]}}}, {"required": ["b"]}]}), Some((Kind::NullKept, Impact::Warning, ".spec.a")))]
 #[case::branch_of_text(json!({}), json!({"anyOf": [{"properties": {"a": {"minLength": 3}}}, {"required": ["b"]}]}), None)]
-#[case::counted(json!({}), json!({"maxProperties": 1}), Some((Kind::NullKept, Impact::Undecidable, ".spec.a")))]
+#[case::counted(json!({}), json!({"maxProperties": 1}), Some((Kind::NullKept, Impact::Warning, ".spec.a")))]
 #[case::filled_in_for_a_rule(json!({"default": "x"}), json!({"x-kubernetes-validations": [{"rule": "has(self.a)"}]}), Some((Kind::DefaultUnderChoice, Impact::Undecidable, ".spec")))]
 #[case::absent_to_a_rule(json!({}), json!({"x-kubernetes-validations": [{"rule": "has(self.b)"}, {"rule": "!has(self.a) || self.a == 'x'"}]}), None)]
 fn a_null_that_stays(
@@ -172,10 +172,11 @@ fn a_null_that_stays(
         (a["type"], a["nullable"]) = ("string".into(), nullable.into());
         with(json!({"a": a, "b": {"type": "string"}}), &more)
     };
-    assert_eq!(
-        found(&report(&side(false), &side(true))),
-        Vec::from_iter(expected)
-    );
+    let report = report(&side(false), &side(true));
+    // What is stored is neither refused nor lost.
+    let is_warning = expected.is_none_or(|(_, impact, _)| impact == Impact::Warning);
+    assert_eq!(report.forward == Some(Verdict::Safe), is_warning);
+    assert_eq!(found(&report), Vec::from_iter(expected));
 }
 
 /// The same in a map, and in a field of that name.
@@ -189,7 +190,7 @@ fn a_null_that_stays_in_a_map(#[case] old: Value, #[case] new: Value, #[case] pa
     };
     let report = report(&side(old), &side(new));
     assert!(
-        found(&report).contains(&(Kind::NullKept, Impact::Breaking, path)),
+        found(&report).contains(&(Kind::NullKept, Impact::Warning, path)),
         "{:?}",
         report.findings
     );

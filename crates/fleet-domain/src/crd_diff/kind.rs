@@ -217,8 +217,8 @@ kinds! {
         "An explicit null is dropped, as if the field had been left out."
         "controllers that tell null from absent"
         "Check that readers treat an absent field as they treated null."
-    NullKept "null-kept" Clients Breaking false
-        "An explicit null was dropped here, as if the field had been left out. It stays from now on, because the field is nullable, and something else refuses it."
+    NullKept "null-kept" Clients Warning false
+        "An explicit null was dropped here, as if the field had been left out, and none is stored. It stays from now on, because the field is nullable, and what is said beside that refuses it, or counts it."
         "clients that write an explicit null"
         "Let the listed values and the combinations around take a null, or leave the field as it was."
     ListTightened "list-type-tightened" Clients Breaking false

@@ -168,7 +168,8 @@ fn null(sink: &mut Sink<'_>, old: &Schema, new: &Schema, stand: Stand) {
     }
 }
 
-/// A null that was dropped until now, because the field was not nullable, and stays from now on.
+/// A null that was dropped until now, because the field was not nullable, and stays from now on. None is stored: it is about
+/// clients that write it without a need, and no more than a warning.
 fn null_kept<'a>(
     sink: &mut Sink<'a>,
     step: Step<'a>,
@@ -186,7 +187,7 @@ fn null_kept<'a>(
         Step::Field(name) => objects.minds(sink, Turn::Null, name, work),
         _ => filled::counts(objects.new, Turn::Null) || sink.is_combined(),
     };
-    let (before, kept) = ("null dropped", "null kept");
+    let before = "null dropped";
     if filled::refuses_null(after) {
         sink.add_child(
             Kind::NullKept,
@@ -195,9 +196,11 @@ fn null_kept<'a>(
             "null kept, and not among the listed values",
         );
     } else if minds {
-        sink.add_child(Kind::NullKept, step, before, kept);
-        sink.undecidable(
-            "whether a combination, or the number of fields, minds the null depends on the object",
+        sink.add_child(
+            Kind::NullKept,
+            step,
+            before,
+            "null kept, and it counts as a field",
         );
     }
 }

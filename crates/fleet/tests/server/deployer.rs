@@ -1,11 +1,8 @@
 //! The right to deploy is lent to one deployment at a time, and comes back whatever happens to the borrower.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicI64, Ordering},
-    },
-    time::Duration,
+use std::sync::{
+    Arc,
+    atomic::{AtomicI64, Ordering},
 };
 
 use super::support::{Running, kube::StandIn, pool, until};
@@ -165,23 +162,17 @@ async fn a_renewal_that_fails_takes_nothing_from_a_deployment_that_runs() {
 async fn what_is_renewed_is_not_overdue_any_more_and_what_is_given_up_is_not_renewed() {
     let (running, _cluster, id) = with_cluster().await;
     let (fleet, deployment) = (&running.server.fleet, Uuid::new_v4());
-    let short = SignedDuration::from_millis(1);
-    deployer::lend(fleet, id, deployment, short).await.unwrap();
-    let pool = pool(&running.database_url).await;
-    let farthest = SignedDuration::from_hours(2);
-    let found = loop {
-        let found = store::overdue(&pool, farthest).await.unwrap();
-        if !found.is_empty() {
-            break found;
-        }
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    };
-    // Between the look and the taking back.
-    let hour = SignedDuration::from_hours(1);
+    let (hour, short) = (SignedDuration::from_hours(1), SignedDuration::from_secs(30));
     deployer::lend(fleet, id, deployment, hour).await.unwrap();
-    assert!(!store::give_up(&pool, &found[0], farthest).await.unwrap());
-    // A renewal says for how long, also when that is shorter than before.
+    let pool = pool(&running.database_url).await;
+    // For whom an hour is too far ahead, it is overdue, and for the server's own sweeps it is not.
+    let farthest = SignedDuration::from_mins(1);
+    let found = store::overdue(&pool, farthest).await.unwrap();
+    assert_eq!(found.len(), 1);
+    // Between the look and the taking back. A renewal says for how long, also when that is shorter than before.
     deployer::lend(fleet, id, deployment, short).await.unwrap();
+    assert!(!store::give_up(&pool, &found[0], farthest).await.unwrap());
+    deployer::lend(fleet, id, deployment, hour).await.unwrap();
     assert!(store::give_up(&pool, &found[0], farthest).await.unwrap());
     let refused = deployer::lend(fleet, id, deployment, hour).await.err().unwrap();
     assert!(refused.to_string().contains("being taken back"), "{refused}");
