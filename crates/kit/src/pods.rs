@@ -145,6 +145,42 @@ impl Cached for PodSummary {
         let (controller, root) = self.root()?;
         Some(Cow::Owned(index(controller, &root)))
     }
+
+    fn remember(&mut self, before: &Self) {
+        for container in &mut self.containers {
+            let mut earlier = before.containers.iter();
+            if let Some((BACK_OFF, cause)) = waiting(container)
+                && cause.starts_with(ONLY_BACKING_OFF)
+                && let Some(earlier) = earlier.find(|earlier| earlier.name == container.name)
+                && let Some((PULL_FAILED | BACK_OFF, known)) = waiting(earlier)
+            {
+                container.waiting = Some((BACK_OFF.into(), known.into()));
+            }
+        }
+    }
+}
+
+/// The two reasons that a kubelet gives in turn while an image cannot be pulled.
+const PULL_FAILED: &str = "ErrImagePull";
+const BACK_OFF: &str = "ImagePullBackOff";
+/// What it says with the second one. Newer ones put the first reason and its message behind that; of others the cause would be
+/// told for seconds, gone for minutes, and each turn a change of the status.
+const ONLY_BACKING_OFF: &str = "Back-off pulling image";
+
+fn waiting(container: &ContainerSummary) -> Option<(&str, &str)> {
+    let (reason, message) = container.waiting.as_ref()?;
+    Some((reason, message))
+}
+
+/// Why an image cannot be pulled, without that this is tried again.
+fn cause(message: String) -> String {
+    let told = message
+        .starts_with(ONLY_BACKING_OFF)
+        .then(|| message.split_once(": ErrImagePull: "));
+    match told.flatten() {
+        Some((_, cause)) => cause.to_owned(),
+        None => message,
+    }
 }
 
 fn summarize(status: &ContainerStatus, init: bool) -> ContainerSummary {
@@ -166,7 +202,7 @@ fn summarize(status: &ContainerStatus, init: bool) -> ContainerSummary {
         waiting: state.waiting.as_ref().map(|waiting| {
             (
                 waiting.reason.clone().unwrap_or_default(),
-                waiting.message.clone().unwrap_or_default(),
+                cause(waiting.message.clone().unwrap_or_default()),
             )
         }),
         ended: ended(&state).or_else(|| status.last_state.as_ref().and_then(ended)),
@@ -193,6 +229,36 @@ mod tests {
         assert_eq!(store.owned_by(&index("agent", &root)).len(), 1);
         let other = ObjectKey::new("ns", "n".repeat(99));
         assert!(store.owned_by(&index("agent", &other)).is_empty());
+    }
+
+    /// What a kubelet tells of a pod whose image cannot be pulled, in turn.
+    #[test]
+    fn why_an_image_is_not_pulled_stays_told() {
+        let waits = |uid: &str, reason: &str, message: &str| -> PodSummary {
+            let pod = json!({"metadata": {"name": "p", "namespace": "ns", "uid": uid}, "status": {"containerStatuses": [{
+                "name": "c", "image": "x", "imageID": "", "ready": false, "restartCount": 0,
+                "state": {"waiting": {"reason": reason, "message": message}},
+            }]}});
+            PodSummary::new(serde_json::from_value(pod).unwrap())
+        };
+        let told = |pod: &PodSummary| pod.containers[0].waiting.clone().unwrap().1;
+        let failed = waits("1", "ErrImagePull", "not found");
+        let mut after = waits("1", "ImagePullBackOff", "Back-off pulling image \"x\"");
+        assert_eq!(told(&after), "Back-off pulling image \"x\"");
+        after.remember(&failed);
+        assert_eq!(told(&after), "not found");
+        let mut later = waits("1", "ImagePullBackOff", "Back-off pulling image \"x\"");
+        later.remember(&after);
+        assert_eq!(told(&later), "not found");
+        let mut new = waits("1", "ErrImagePull", "unauthorized");
+        new.remember(&later);
+        assert_eq!(told(&new), "unauthorized");
+        let newer = waits(
+            "1",
+            "ImagePullBackOff",
+            "Back-off pulling image \"x\": ErrImagePull: rpc error: not found",
+        );
+        assert_eq!(told(&newer), "rpc error: not found");
     }
 
     #[test]

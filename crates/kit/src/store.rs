@@ -79,6 +79,9 @@ pub trait Cached: Send + Sync + 'static {
     fn owner(&self) -> Option<Cow<'_, str>> {
         None
     }
+
+    /// Takes over from the version before what this one does not tell any more, though it is still so.
+    fn remember(&mut self, _before: &Self) {}
 }
 
 impl<K: Resource + Send + Sync + 'static> Cached for DeserializeGuard<K> {

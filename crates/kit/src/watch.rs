@@ -167,14 +167,22 @@ where
     }
 
     fn take(&self, object: K, changed: &impl Fn(&Arc<T>)) {
-        let kept = Arc::new((self.keep)(object));
+        let mut kept = (self.keep)(object);
+        let before = self.store.get(&kept.identity().key());
+        if let Some(before) = before.filter(|before| before.identity().uid == kept.identity().uid) {
+            kept.remember(&before);
+        }
+        let kept = Arc::new(kept);
         if self.store.put(kept.clone()) {
             changed(&kept);
         }
     }
 }
 
-fn reason(fault: &watcher::Error) -> &'static str {
+/// The reason where somebody has to give us rights first.
+pub const FORBIDDEN: &str = "Forbidden";
+
+pub fn reason(fault: &watcher::Error) -> &'static str {
     let answer = match fault {
         watcher::Error::InitialListFailed(source)
         | watcher::Error::WatchStartFailed(source)
@@ -183,7 +191,7 @@ fn reason(fault: &watcher::Error) -> &'static str {
         watcher::Error::NoResourceVersion => None,
     };
     match answer {
-        Some(403) => "Forbidden",
+        Some(403) => FORBIDDEN,
         Some(404) => "CrdMissing",
         Some(410) => "Expired",
         Some(_) => "ApiError",

@@ -1,6 +1,6 @@
 //! Others write too: people, autoscalers, other operators, the kubelet. And what they do must be told truthfully.
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 use anyhow::{Context as _, ensure};
 use gantry_e2e::{
@@ -534,17 +534,45 @@ async fn causes_of_trouble_are_named() -> anyhow::Result<()> {
         annotate(json!(fail)).await?;
         let object = wait_ready(&cluster, &mcpserver_resource(), fail, "False", Some(reason)).await?;
         assert_eq!(object.data["status"]["phase"], "Failed", "{fail}");
-        if fail == "crash-loop" {
+        if fail != "oom" {
             let message = object.data["status"]["message"].to_string();
             assert!(
                 message.contains("disk of the moon"),
                 "the pod's last words: {message}"
             );
         }
+        if fail == "image-pull" {
+            the_cause_stays_told(&cluster, fail).await?;
+        }
         annotate(Value::Null).await?;
         wait_ready(&cluster, &mcpserver_resource(), fail, "True", None).await?;
     }
     cluster.done().await
+}
+
+/// While a kubelet tells in turn why an image was not pulled, and that it waits before it tries again.
+async fn the_cause_stays_told(cluster: &Cluster, name: &str) -> anyhow::Result<()> {
+    let pods: Api<Pod> = Api::namespaced(cluster.client.clone(), &cluster.namespace);
+    let selector = ListParams::default().labels(&format!("mcpserver={name}"));
+    let mut reasons = BTreeSet::new();
+    eventually(async || {
+        for pod in pods.list(&selector).await? {
+            let statuses = pod.status.and_then(|status| status.container_statuses);
+            let waits = statuses
+                .into_iter()
+                .flatten()
+                .filter_map(|status| status.state?.waiting?.reason);
+            reasons.extend(waits);
+        }
+        ensure!(reasons.len() > 1, "the pod only ever said {reasons:?}");
+        Ok(())
+    })
+    .await?;
+    let before = cluster.api(&mcpserver_resource()).get(name).await?;
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    let after = cluster.api(&mcpserver_resource()).get(name).await?;
+    assert_eq!(before.data["status"], after.data["status"]);
+    Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread")]
