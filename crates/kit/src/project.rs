@@ -24,7 +24,8 @@ fn covers_map<'a>(
 ) -> bool {
     wish.all(|(key, wish)| match live.get(key) {
         Some(live) => covers_at(live, wish, key),
-        None => is_empty(wish),
+        // A variable without a value comes back without the field.
+        None => is_empty(wish) || (key == "value" && wish == ""),
     })
 }
 
@@ -195,6 +196,8 @@ mod tests {
     #[case::changed(json!({"a": 2}), json!({"a": 1}), false)]
     #[case::missing(json!({}), json!({"a": 1}), false)]
     #[case::pruned_empty(json!({}), json!({"a": {"b": []}}), true)]
+    #[case::empty_variable(json!({"env": [{"name": "A"}]}), json!({"env": [{"name": "A", "value": ""}]}), true)]
+    #[case::empty_class(json!({}), json!({"storageClassName": ""}), false)]
     #[case::quantity(json!({"cpu": "1"}), json!({"cpu": "1000m"}), true)]
     #[case::other_quantity(json!({"cpu": "1"}), json!({"cpu": "100m"}), false)]
     #[case::number_and_text_port(json!({"port": 80}), json!({"port": "http"}), false)]
