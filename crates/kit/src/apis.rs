@@ -69,10 +69,17 @@ impl Apis {
                     }
                 }
                 Err(fault) => {
-                    metrics.watch_failed("CustomResourceDefinition", "WatchFailed");
-                    tracing::warn!(error = %fault, "cannot see CRDs; optional APIs count as absent");
-                    // Without this knowledge all but the optional parts still work.
-                    gate.open();
+                    let reason = watch::reason(&fault);
+                    metrics.watch_failed("CustomResourceDefinition", reason);
+                    if reason == watch::FORBIDDEN {
+                        // Without this knowledge all but the optional parts still work.
+                        tracing::warn!(error = %fault, "may not see CRDs; optional APIs count as absent");
+                        gate.open();
+                    } else {
+                        // What passes is waited for: to take all of them for absent would be told, and soon be wrong.
+                        gate.wait_for(format!("CustomResourceDefinition ({reason})"));
+                        tracing::warn!(reason, error = %fault, "cannot see CRDs; retrying");
+                    }
                 }
             }
         }
