@@ -83,6 +83,14 @@ pub fn verdict(deployment: &Deployment, pods: &[Arc<PodSummary>]) -> (Verdict, P
     (Verdict::no(reasons::ROLLING_OUT, message), Progress::Working)
 }
 
+/// Whether every pod was made from the template as it is now.
+pub fn is_one_template(deployment: &Deployment) -> bool {
+    let status = deployment.status.as_ref();
+    let observed = status.and_then(|status| status.observed_generation);
+    let updated = status.and_then(|status| status.updated_replicas);
+    observed >= deployment.metadata.generation && updated == status.and_then(|status| status.replicas)
+}
+
 /// The cause that a person would look for, from the newest pod that has one. Of pods that ReplicaSets made only the newest
 /// set counts: what is wrong with the pods of before is what a correction replaces, and must not be told of the correction.
 pub fn trouble(pods: &[Arc<PodSummary>]) -> Option<(&'static str, String)> {

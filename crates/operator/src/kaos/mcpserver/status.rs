@@ -99,11 +99,14 @@ fn tools(before: &MCPServer, seen: &Seen) -> (Option<Vec<String>>, Verdict) {
             (None, Verdict::no(reasons::TOOLS_UNREACHABLE, message))
         }
         None => {
-            // After a restart of the operator nothing is known yet; what was told of this very spec still stands.
-            let status = before
-                .status
-                .as_ref()
-                .filter(|status| seen.serves && status.observed_generation == before.metadata.generation);
+            // After a restart of the operator nothing is known yet; what was told of these very pods still stands. Others may
+            // come for the same spec: with another key of a Secret, say.
+            let same = |status: &&MCPServerStatus| {
+                seen.serves
+                    && status.observed_generation == before.metadata.generation
+                    && rollout::is_one_template(&seen.deployment)
+            };
+            let status = before.status.as_ref().filter(same);
             let verdict = status
                 .and_then(|status| verdicts::known(status.conditions.as_deref(), types::TOOLS_DISCOVERED));
             let tools = status.and_then(|status| status.available_tools.clone());

@@ -354,6 +354,39 @@ fn a_package_that_only_speaks_stdio_is_told_so(#[case] spec: &str, #[case] hinte
     );
 }
 
+/// Before the server was asked: what was told stands as long as the pods are those that it was told of.
+#[rstest]
+#[case::restart_of_the_operator(json!({"observedGeneration": 2, "replicas": 2, "updatedReplicas": 2}), true)]
+#[case::just_changed(json!({"observedGeneration": 1, "replicas": 2, "updatedReplicas": 2}), false)]
+#[case::rolling(json!({"observedGeneration": 2, "replicas": 3, "updatedReplicas": 1}), false)]
+fn tools_of_other_pods_are_not_told(#[case] deployed: Value, #[case] stands: bool) {
+    let mut server = server("{runtime: kubernetes}");
+    server.metadata.generation = Some(7);
+    server.status = serde_json::from_value(json!({
+        "observedGeneration": 7, "availableTools": ["a"],
+        "conditions": [{
+            "type": "ToolsDiscovered", "status": "True", "reason": "ToolsListed", "message": "the server lists 1 tools",
+            "lastTransitionTime": "2026-01-01T00:00:00Z",
+        }],
+    }))
+    .unwrap();
+    let settings = Settings::default();
+    let valid = validate::validate(&server, &settings, &observed(&server, &settings)).expect("valid");
+    let seen = Seen {
+        deployment: deployment(deployed),
+        pods: Vec::new(),
+        serves: true,
+        tools: None,
+    };
+    let outcome = status::from_applied(&valid, &server, &seen);
+    let told = stands.then(|| vec!["a".to_owned()]);
+    assert_eq!(outcome.status.available_tools, told);
+    let mut also = outcome.also.into_iter();
+    let (_, verdict) = also.find(|(type_, _)| *type_ == "ToolsDiscovered").unwrap();
+    let reason = if stands { "ToolsListed" } else { "NotAskedYet" };
+    assert_eq!(verdict.reason, reason);
+}
+
 #[rstest]
 #[case::all(0, "the server lists 2 tools")]
 #[case::some(3, "the server lists 5 tools; 3 of them are not in this status")]
