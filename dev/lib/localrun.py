@@ -20,11 +20,23 @@ EXAMPLES_ANYWHERE = ["examples/mcpserver-package-http.yaml", "examples/mcpserver
 # These need an image of ours besides, which a ConfigMap of the cluster has to name.
 EXAMPLES_RUNTIME = ["examples/mcpserver-python-string.yaml", "examples/mcpserver-tools-string.yaml"]
 RUNTIMES = "kaos-mcp-runtimes"
+# Who is told to have applied what dev/up applies.
+MANAGER = "gantry-up"
+APPLY = ["--server-side", "--force-conflicts", f"--field-manager={MANAGER}"]
 
 
 def as_files(examples: list[str]) -> list[str]:
     """As arguments of kubectl."""
     return [word for path in examples for word in ("-f", str(REPO / path))]
+
+
+def not_ours(kubectl: "Kubectl", example: str) -> str:
+    """The object of an example, if one by its name is there that dev/up did not make: it must not be changed, nor deleted by
+    dev/down."""
+    found = kubectl("get", "--ignore-not-found", "--show-managed-fields", "-o", "json", *as_files([example]))
+    about = json.loads(found)["metadata"] if found else {}
+    managers = [entry.get("manager") for entry in about.get("managedFields", [])]
+    return "" if not found or MANAGER in managers else f"{json.loads(found)['kind']} {about['name']}"
 
 
 def lock():
@@ -39,7 +51,7 @@ class Run:
     kubeconfig: str  # what is used: of a cluster of the user's a copy, see `keep`
     given: str = ""  # the user's KUBECONFIG, "" for the local cluster
     context: str = ""
-    examples: list[str] = field(default_factory=lambda: list(EXAMPLES))
+    examples: list[str] = field(default_factory=list)
     port: int = 0
     fleet_port: int = 0
     fleet_admin_port: int = 0
@@ -110,5 +122,4 @@ class Kubectl:
         return done.stdout if done.returncode == 0 else ""
 
     def apply(self, thing: dict) -> None:
-        self("apply", "--server-side", "--force-conflicts", "--field-manager=gantry-up", "-f", "-",
-             stdin=json.dumps(thing))
+        self("apply", *APPLY, "-f", "-", stdin=json.dumps(thing))
