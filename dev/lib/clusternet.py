@@ -20,6 +20,7 @@ from pathlib import Path
 from devlib import Failure, locked
 
 NUMBERS = range(32)
+BRIDGES = Path("/proc/sys/net/bridge/bridge-nf-call-iptables")
 # Not in the state folder: the numbers belong to the machine, and state folders can be many.
 LOCK = Path("/run/lock/gantry-clusters.lock")
 
@@ -68,6 +69,20 @@ class Net:
     @property
     def api(self) -> str:
         return f"https://{self.node}:6443"
+
+
+def filter_bridges() -> None:
+    """Pods on one bridge that speak through a Service need the kernel to show bridged packets to the firewall. That is a
+    module, which nobody loads by itself; for the machine's own bridges it stays switched off. It cannot be unloaded safely,
+    so it stays."""
+    if BRIDGES.exists():
+        return
+    subprocess.run(["modprobe", "br_netfilter"], check=False)
+    if not BRIDGES.exists():
+        raise Failure("this kernel has no module br_netfilter: pods of a real node could not reach each other by Services. "
+                      "Install the kernel's modules, or use simulated nodes (--nodes 1)")
+    for name in ("iptables", "ip6tables", "arptables"):
+        BRIDGES.with_name(f"bridge-nf-call-{name}").write_text("0")
 
 
 def connect(pid: int, owner: Path) -> Net:

@@ -63,7 +63,7 @@ class Plan:
         if self.nodes == "real":
             self._container_runtime()
             self._node()
-        elif self.nodes:
+        elif int(self.nodes):
             self._simulated_nodes()
         (self.folder / "plan.json").write_text(json.dumps({
             "node": self.net.node, "services": self.net.services, "hostname": self.node_name,

@@ -182,6 +182,8 @@ def _start(name: str, nodes: str, programs: Path, wait: float) -> None:
     if not simnode and nodes == "real":
         warn(f"{clusterparts.SIMNODE} is not built, so cluster {name} has NO DNS and NO metrics.k8s.io; "
              f"build it with: {clusterparts.SIMNODE_BUILD}")
+    if nodes == "real":
+        clusternet.filter_bridges()
     folder = home() / name
     folder.mkdir(parents=True, mode=0o700)
     pid, go = _spawn(folder)

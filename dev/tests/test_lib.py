@@ -74,5 +74,30 @@ class Runs(Folder):
             self.assertIsNone(localrun.load())
 
 
+class Bridges(Folder):
+    def load(self, works: bool) -> dict[str, str]:
+        file = self.folder / "bridge-nf-call-iptables"
+
+        def modprobe(_command, check):
+            self.assertFalse(check)
+            if works:
+                file.write_text("1")
+
+        with mock.patch.object(clusternet, "BRIDGES", file), mock.patch.object(subprocess, "run", modprobe):
+            clusternet.filter_bridges()
+        return {path.name.removeprefix("bridge-nf-call-"): path.read_text() for path in self.folder.iterdir()}
+
+    def test_the_module_is_loaded_and_leaves_the_machines_own_bridges_alone(self):
+        self.assertEqual(self.load(works=True), {"iptables": "0", "ip6tables": "0", "arptables": "0"})
+
+    def test_what_was_there_stays_as_it_was(self):
+        (self.folder / "bridge-nf-call-iptables").write_text("1")
+        self.assertEqual(self.load(works=False), {"iptables": "1"})
+
+    def test_a_kernel_without_it_is_told(self):
+        with self.assertRaisesRegex(Failure, "br_netfilter"):
+            self.load(works=False)
+
+
 if __name__ == "__main__":
     unittest.main()
