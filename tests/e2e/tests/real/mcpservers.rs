@@ -7,6 +7,7 @@ use anyhow::{Context as _, ensure};
 use gantry_e2e::{
     Cluster, eventually_for,
     fixtures::{condition, mcpserver_resource},
+    snapshot::child_kinds,
 };
 use http::Request;
 use kube::{client::Body, core::DynamicObject};
@@ -188,7 +189,30 @@ async fn code_given_as_text_is_served_and_changes_reach_the_pods() -> anyhow::Re
     until(&cluster, "sums", |object| tools(object) == ["times"]).await?;
     let answer = call(&cluster, "sums", "times", json!({"a": 6, "b": 7})).await?;
     assert!(answer.contains("42"), "{answer}");
+    work_brings_another_pod(&cluster).await?;
     cluster.done().await
+}
+
+/// By what the kubelet measures.
+async fn work_brings_another_pod(cluster: &Cluster) -> anyhow::Result<()> {
+    let code = "import time\n\ndef burn() -> str:\n    \"\"\"Works.\"\"\"\n    end = time.time() + 0.3\n    \
+                while time.time() < end:\n        pass\n    return \"done\"\n";
+    let spec = json!({
+        "config": {"toolsString": code},
+        "autoscaling": {"minReplicas": 1, "maxReplicas": 2, "targetCPU": 100},
+        "container": {"resources": {"requests": {"cpu": "50m"}}},
+    });
+    make(cluster, "sums", spec).await?;
+    until(cluster, "sums", |object| tools(object) == ["burn"]).await?;
+    let deployments = cluster.api(&child_kinds()[0]);
+    eventually_for(Duration::from_secs(120), async || {
+        let answer = call(cluster, "sums", "burn", json!({})).await?;
+        ensure!(answer.contains("done"), "{answer}");
+        let replicas = &deployments.get("mcpserver-sums").await?.data["spec"]["replicas"];
+        ensure!(*replicas == 2, "there are {replicas}");
+        Ok(())
+    })
+    .await
 }
 
 #[tokio::test(flavor = "multi_thread")]
