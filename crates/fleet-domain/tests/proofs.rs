@@ -123,3 +123,56 @@ fn harm_that_no_finding_explains() {
         (Verdict::Breaking, Verdict::Breaking)
     );
 }
+
+/// However many fields objects have that no schema ever named: they are one place.
+#[test]
+fn objects_with_fields_of_any_name() {
+    let open = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true, "properties": {"b": {"type": "object", "properties": {"c": {"type": "string"}}}}});
+    let new = json!({"type": "object", "properties": {"b": {"type": "object", "properties": {"d": {"type": "string"}}}}});
+    let (old, new) = (crd(&open), crd(&new));
+    let mut prover = Prover::new("here", Some(&old), &new, "v1", None).unwrap();
+    for object in 0..3 {
+        // Looked up one by one in a list, these would take minutes.
+        let mut spec: serde_json::Map<String, Value> = (0..40_000)
+            .map(|i| (format!("f{object}-{i}"), json!(1)))
+            .collect();
+        spec.insert("b".to_owned(), json!({"c": "x"}));
+        let started = std::time::Instant::now();
+        prover.put(&json!({"metadata": {"name": "n"}, "spec": spec}));
+        assert!(started.elapsed() < std::time::Duration::from_secs(10));
+    }
+    let proof = prover.finish();
+    assert_eq!(proof.pruned, 3);
+    assert_eq!(
+        proof.places().collect::<Vec<_>>(),
+        [(".spec", 3), (".spec.b.c", 3)]
+    );
+    let options = Options {
+        forward: true,
+        ..Options::default()
+    };
+    let mut report = compare(std::slice::from_ref(&old), std::slice::from_ref(&new), &options);
+    report.prove(vec![proof], &BTreeSet::new());
+    let hurt: Vec<_> = report
+        .findings
+        .iter()
+        .filter(|finding| finding.impact == Impact::Breaking)
+        .map(|finding| (finding.path.as_str(), finding.hurt.map(|hurt| hurt.objects)))
+        .collect();
+    assert_eq!(hurt, [(".spec", Some(3)), (".spec.b.c", Some(3))]);
+}
+
+/// What was pruned before is no loss, and is found among many as fast as among few.
+#[test]
+fn objects_with_many_fields_that_were_pruned_already() {
+    let side = |fields: Value| crd(&json!({"type": "object", "properties": fields}));
+    let (old, new) = (side(json!({"a": {"type": "string"}})), side(json!({})));
+    let mut prover = Prover::new("here", Some(&old), &new, "v1", None).unwrap();
+    let mut spec: serde_json::Map<String, Value> = (0..60_000).map(|i| (format!("f{i}"), json!(1))).collect();
+    spec.insert("a".to_owned(), json!("x"));
+    let started = std::time::Instant::now();
+    prover.put(&json!({"metadata": {"name": "n"}, "spec": spec}));
+    assert!(started.elapsed() < std::time::Duration::from_secs(10));
+    let proof = prover.finish();
+    assert_eq!(proof.objects[0].reasons, [".spec.a is pruned"]);
+}

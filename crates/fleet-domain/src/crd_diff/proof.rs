@@ -1,7 +1,7 @@
 //! What the new schemas would do to objects that exist: counts, and a few by name. Objects are put to it one by one, so
 //! that nothing has to be held.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use serde::Serialize;
 use serde_json::Value;
@@ -10,10 +10,11 @@ use super::{
     crd::Crd,
     finding::{Class, Direction, Finding, Hurt, Impact},
     kind::Kind,
-    object::{self, Checker, Violation},
+    object::{self, Checker, Pruned, Violation},
     report::Report,
+    schema::Schema,
     server::{Ratcheting, ServerVersion},
-    sink::Sink,
+    sink::{Sink, Step, render},
 };
 
 /// How many objects are named; the others are counted.
@@ -79,6 +80,8 @@ pub struct Prover<'c> {
     ratchets: bool,
     checker: Checker,
     before: Checker,
+    /// The fields that the old schema names anywhere, as they stand in a path.
+    named: HashSet<String>,
     proof: Proof,
 }
 
@@ -92,9 +95,15 @@ impl<'c> Prover<'c> {
         server: Option<ServerVersion>,
     ) -> Option<Self> {
         let version = new.version(version)?;
+        let old = old.and_then(|old| old.version(&version.name));
+        let mut named = HashSet::new();
+        if let Some(old) = old {
+            names(&old.schema, &mut named);
+        }
         Some(Self {
             version,
-            old: old.and_then(|old| old.version(&version.name)),
+            old,
+            named,
             ratchets: server.is_some_and(|server| server.ratcheting() != Ratcheting::No),
             checker: Checker::of(server),
             before: Checker::of(server),
@@ -122,7 +131,9 @@ impl<'c> Prover<'c> {
             && !outcome.is_fine()
         {
             let before = object::put_to(&mut self.before, &old.schema, value);
-            outcome.pruned.retain(|pruned| !before.pruned.contains(pruned));
+            // Of one object there may be very many.
+            let known: HashSet<_> = before.pruned.into_iter().collect();
+            outcome.pruned.retain(|pruned| !known.contains(pruned));
             outcome
                 .violations
                 .retain(|violation| !before.violations.contains(violation));
@@ -143,11 +154,12 @@ impl<'c> Prover<'c> {
         if !outcome.pruned.is_empty() {
             self.proof.pruned += 1;
         }
+        let lost = outcome.pruned.iter().map(|pruned| self.place(pruned));
         let places: BTreeSet<&str> = outcome
             .violations
             .iter()
             .map(|violation| violation.place.as_str())
-            .chain(outcome.pruned.iter().map(|pruned| pruned.place.as_str()))
+            .chain(lost)
             .collect();
         for place in places {
             *self.proof.places.entry(place.to_owned()).or_default() += 1;
@@ -168,6 +180,19 @@ impl<'c> Prover<'c> {
                 harm,
                 reasons: refused.chain(lost).take(NAMED_REASONS).collect(),
             });
+        }
+    }
+
+    /// A field that no schema names is told at what it is in. Objects may have any number of such names, and what is kept
+    /// is bounded by the schemas.
+    fn place<'p>(&self, pruned: &'p Pruned) -> &'p str {
+        let name = steps(&pruned.place).pop().unwrap_or_default();
+        if self.named.contains(name) {
+            return &pruned.place;
+        }
+        match &pruned.place[..pruned.place.len() - name.len()] {
+            "" => ".",
+            around => around,
         }
     }
 
@@ -285,7 +310,26 @@ impl Report {
     }
 }
 
+/// The fields that a schema names, here and anywhere below.
+fn names(schema: &Schema, all: &mut HashSet<String>) {
+    for (name, field) in &schema.properties {
+        all.insert(render(&[Step::Field(name)]));
+        names(field, all);
+    }
+    let others = [&schema.additional, &schema.items];
+    for child in others.into_iter().flatten() {
+        names(child, all);
+    }
+}
+
 impl Proof {
+    /// How many objects are hurt at each place of the schema.
+    pub fn places(&self) -> impl Iterator<Item = (&str, u64)> {
+        self.places
+            .iter()
+            .map(|(place, objects)| (place.as_str(), *objects))
+    }
+
     fn hurt_by(&self, finding: &Finding) -> u64 {
         let path = steps(&finding.path);
         // What is filled in or missing is told at the field, and refused by the object around it.
