@@ -287,3 +287,32 @@ fn names_of_objects(#[case] old: Value, #[case] new: Value, #[case] findings: &[
     };
     assert_eq!(said(&forward(&with(old), &with(new), "")), findings);
 }
+
+/// A server knows a format with dashes anywhere in its name.
+#[rstest]
+#[case::color("hex-color", "#ff00ff", "red", true)]
+#[case::time("date-time", "2024-02-29T00:00:00Z", "now", true)]
+#[case::number("i-p-v4", "10.0.0.1", "here", true)]
+#[case::unknown("hex_color", "#ff00ff", "red", false)]
+fn formats_with_dashes(#[case] format: &str, #[case] good: &str, #[case] bad: &str, #[case] checked: bool) {
+    let old = field(&json!({"type": "string"}));
+    let new = field(&json!({"type": "string", "format": format}));
+    let expected: &[Said<'_>] = &[(Kind::FormatAdded, Class::RejectsObjects, ".spec.a")];
+    assert_eq!(said(&forward(&old, &new, "")), &expected[..usize::from(checked)]);
+    let mut prover = Prover::new("here", Some(&old), &new, "v1", None).unwrap();
+    for text in [good, bad] {
+        prover.put(&json!({"metadata": {"name": "n"}, "spec": {"a": text}}));
+    }
+    assert_eq!(prover.finish().rejected, u64::from(checked));
+}
+
+/// The same format in other words is the same, and some formats are parts of others.
+#[rstest]
+#[case::dashes("hexcolor", "hex-color")]
+#[case::no_dashes("date-time", "datetime")]
+#[case::wider("isbn-13", "isbn")]
+#[case::wider_names("k8sshortname", "k8s-long-name")]
+fn formats_that_were_there(#[case] before: &str, #[case] after: &str) {
+    let side = |format: &str| field(&json!({"type": "string", "format": format}));
+    assert_eq!(said(&forward(&side(before), &side(after), "1.36")), []);
+}

@@ -234,40 +234,51 @@ pub fn without_int_or_string(any: Vec<Schema>) -> Vec<Schema> {
     if is_pair { Vec::new() } else { any }
 }
 
-/// Which formats a server checks. Unknown ones are ignored by it, and so by us.
+/// The formats that a server checks. Unknown ones are ignored by it, and so by us.
+const FORMATS: &[&str] = &[
+    "bsonobjectid",
+    "uri",
+    "email",
+    "hostname",
+    "ipv4",
+    "ipv6",
+    "cidr",
+    "mac",
+    "uuid",
+    "uuid3",
+    "uuid4",
+    "uuid5",
+    "isbn",
+    "isbn10",
+    "isbn13",
+    "creditcard",
+    "ssn",
+    "hexcolor",
+    "rgbcolor",
+    "byte",
+    "date",
+    "duration",
+    "date-time",
+    "k8s-short-name",
+    "k8s-long-name",
+];
+
+/// A format in one spelling: a server does not look at the dashes of its name.
+pub fn format_name(format: &str) -> &str {
+    let without = |name: &'_ str| name.bytes().filter(|byte| *byte != b'-').collect::<Vec<u8>>();
+    let wanted = without(format);
+    let mut known = FORMATS.iter();
+    let known = known.find(|known| **known == format || without(known) == wanted);
+    known.copied().unwrap_or(format)
+}
+
+/// Whether a server checks this format of such values.
 pub fn format_matters(format: &str, types: Types) -> bool {
-    const TEXT: &[&str] = &[
-        "bsonobjectid",
-        "uri",
-        "email",
-        "hostname",
-        "ipv4",
-        "ipv6",
-        "cidr",
-        "mac",
-        "uuid",
-        "uuid3",
-        "uuid4",
-        "uuid5",
-        "isbn",
-        "isbn10",
-        "isbn13",
-        "creditcard",
-        "ssn",
-        "hexcolor",
-        "rgbcolor",
-        "byte",
-        "date",
-        "duration",
-        "date-time",
-        "k8s-short-name",
-        "k8s-long-name",
-    ];
     match format {
         // Integers have 64 bits without being told. Beside another type, or none, the server looks at neither.
         "int32" => types.without(Types::NULL) == Types::INTEGER,
         "float" => types.without(Types::NULL) == Types::NUMBER,
-        text => types.has(Types::STRING) && TEXT.contains(&text),
+        text => types.has(Types::STRING) && FORMATS.contains(&text),
     }
 }
 

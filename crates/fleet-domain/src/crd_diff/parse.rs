@@ -255,11 +255,7 @@ fn limits(words: &Words<'_>) -> Rare<Limits> {
         }
         texts
     };
-    let format = words.format.and_then(Value::as_str).map(|format| match format {
-        // The server reads both as one.
-        "datetime" => "date-time",
-        other => other,
-    });
+    let format = words.format.and_then(Value::as_str).map(normalise::format_name);
     Limits {
         enumeration: words
             .enumeration
