@@ -288,6 +288,75 @@ fn names_of_objects(#[case] old: Value, #[case] new: Value, #[case] findings: &[
     assert_eq!(said(&forward(&with(old), &with(new), "")), findings);
 }
 
+fn embedded(properties: Value, more: &Value) -> Value {
+    let mut schema =
+        json!({"type": "object", "x-kubernetes-embedded-resource": true, "properties": properties});
+    extend(&mut schema, more);
+    schema
+}
+
+/// `metadata` of an embedded object is kept by the mark alone. What its schema says counts when the mark goes.
+#[rstest]
+#[case::named(
+    embedded(json!({"apiVersion": {"type": "string"}, "kind": {"type": "string"}, "metadata": {"type": "object"}}), &json!({})),
+    json!({"type": "object", "properties": {"apiVersion": {"type": "string"}, "kind": {"type": "string"}, "metadata": {"type": "object"}}}),
+    &[(Kind::UnknownPruned, Class::DataLoss, ".spec.a.metadata")])]
+#[case::open(
+    embedded(json!({}), &json!({"x-kubernetes-preserve-unknown-fields": true})),
+    open_with("properties", json!({"metadata": {"type": "object"}})),
+    &[(Kind::UnknownPruned, Class::DataLoss, ".spec.a.metadata")])]
+#[case::map(
+    embedded(json!({}), &json!({})),
+    json!({"type": "object", "additionalProperties": {"x-kubernetes-preserve-unknown-fields": true, "properties": {"b": {"type": "object"}}}}),
+    &[(Kind::UnknownPruned, Class::DataLoss, ".spec.a.metadata.b"), (Kind::FreeFieldTyped, Class::RejectsObjects, ".spec.a.metadata.b")])]
+#[case::kept(
+    embedded(json!({"metadata": {"type": "object"}}), &json!({"x-kubernetes-preserve-unknown-fields": true})),
+    open_with("properties", json!({"metadata": open()})), &[])]
+#[case::limited(
+    embedded(json!({}), &json!({"x-kubernetes-preserve-unknown-fields": true})),
+    embedded(json!({"kind": {"type": "string", "enum": ["Pod"]}}), &json!({"x-kubernetes-preserve-unknown-fields": true})),
+    &[(Kind::EnumAdded, Class::RejectsObjects, ".spec.a.kind")])]
+#[case::said_again(
+    embedded(json!({}), &json!({"x-kubernetes-preserve-unknown-fields": true})),
+    open_with("properties", json!({"kind": {"type": "string", "minLength": 1}, "apiVersion": {"type": "string"}})), &[])]
+fn embedded_objects(#[case] old: Value, #[case] new: Value, #[case] findings: &[Said<'_>]) {
+    assert_eq!(said(&forward(&field(&old), &field(&new), "")), findings);
+}
+
+/// More fields than an object can have are no limit.
+#[rstest]
+#[case::all(json!({}), json!({"maxProperties": 2}), &[])]
+#[case::fewer(json!({}), json!({"maxProperties": 1}), &[(Kind::LimitTightened, Class::RejectsObjects, ".spec.a")])]
+#[case::one_is_filled_in(json!({}), json!({"maxProperties": 2, "properties": {"c": {"type": "string", "default": "x"}}}), &[(Kind::LimitTightened, Class::RejectsObjects, ".spec.a"), (Kind::DefaultUnderChoice, Class::RejectsObjects, ".spec.a.c")])]
+#[case::open(json!({"x-kubernetes-preserve-unknown-fields": true}), json!({"maxProperties": 2}), &[(Kind::LimitTightened, Class::RejectsObjects, ".spec.a")])]
+fn more_fields_than_there_are(#[case] before: Value, #[case] after: Value, #[case] findings: &[Said<'_>]) {
+    let mut old =
+        json!({"type": "object", "properties": {"aws": {"type": "string"}, "gcp": {"type": "string"}}});
+    extend(&mut old, &before);
+    let mut new = old.clone();
+    extend(&mut new, &after);
+    assert_eq!(said(&forward(&field(&old), &field(&new), "")), findings);
+}
+
+/// The same where there are more of them than sets of them are looked at, and no rule says anything.
+#[test]
+fn more_fields_than_there_are_of_many() {
+    let side = |more: Value| {
+        let fields: serde_json::Map<String, Value> = (0..20)
+            .map(|i| (format!("f{i}"), json!({"type": "string"})))
+            .collect();
+        let mut schema = json!({"type": "object", "properties": fields});
+        extend(&mut schema, &more);
+        field(&schema)
+    };
+    let old = side(json!({}));
+    assert_eq!(said(&forward(&old, &side(json!({"maxProperties": 20})), "")), []);
+    assert_eq!(
+        said(&forward(&old, &side(json!({"maxProperties": 19})), "")).len(),
+        1
+    );
+}
+
 /// A server knows a format with dashes anywhere in its name.
 #[rstest]
 #[case::color("hex-color", "#ff00ff", "red", true)]

@@ -1,9 +1,11 @@
 //! Walks two schemas side by side, once, and asks at every place: what was kept and taken before, and is not any more?
 
+mod lists;
+mod whole;
+
 use std::{
     cmp::Ordering,
     collections::{BTreeMap, HashMap},
-    sync::LazyLock,
 };
 
 use super::{
@@ -13,14 +15,15 @@ use super::{
     limits,
     pattern::Budget,
     presence::Presence,
-    rules,
+    print, rules,
     said::{Reader, Said},
-    schema::{Count, ListType, Schema, Types},
+    schema::{Count, Schema, Types},
     server::ServerVersion,
     sink::{Sink, Step},
     witness::{self, Model},
     words::{default_text, shape, shorten, shorten_fields},
 };
+use whole::{ALWAYS, embedded, metadata};
 
 /// Where a schema stands, which decides what happens to a null.
 #[derive(Clone, Copy)]
@@ -68,9 +71,6 @@ impl Work {
 /// Among more fields nobody looks for one that was renamed.
 const MAX_RENAMES: usize = 2_000;
 
-/// Fields that every object has, whatever its schema says.
-const ALWAYS: [&str; 3] = ["apiVersion", "kind", "metadata"];
-
 /// What becomes of objects that were written under `old` when they meet `new`.
 pub fn compare<'a>(sink: &mut Sink<'a>, old: &'a Schema, new: &'a Schema, work: &mut Work) {
     let stand = Stand {
@@ -97,7 +97,7 @@ fn node<'a>(sink: &mut Sink<'a>, old: &'a Schema, new: &'a Schema, stand: Stand,
         object(sink, old, new, stand, work);
     }
     if shared.has(Types::ARRAY) {
-        list(sink, old, new, work);
+        lists::compare(sink, old, new, work);
     }
     work.model.leave(around);
     if !shared.is_empty() {
@@ -113,19 +113,42 @@ fn node<'a>(sink: &mut Sink<'a>, old: &'a Schema, new: &'a Schema, stand: Stand,
 fn limits(sink: &mut Sink<'_>, old: &Schema, new: &Schema, root: bool, work: &mut Work) -> Types {
     let mark = sink.mark();
     let shared = limits::compare(sink, old, new, &mut work.patterns);
-    if sink.has_harm_since(&mark)
-        && let Some(mut said) = sink.said(&mut work.reader)
-    {
-        forget_what_was_filled_in(&mut said, old, new);
-        if new.limits.fields != Count::default() {
-            let rules = sink.may_be(ServerVersion::evaluates_rules);
-            let count = Presence::new(old, new, root, rules).count(&mut work.fuel);
-            said.limits.fields.merge(count);
-        }
-        sink.back_to(mark);
-        return limits::compare(sink, &said.added_to(old), new, &mut work.patterns);
+    if !sink.has_harm_since(&mark) {
+        return shared;
     }
-    shared
+    let counts = new.limits.fields != Count::default();
+    let said = sink.said(&mut work.reader);
+    if said.is_none() && !counts {
+        return shared;
+    }
+    let mut said = said.unwrap_or_default();
+    forget_what_was_filled_in(&mut said, old, new);
+    if counts {
+        let rules = sink.may_be(ServerVersion::evaluates_rules);
+        let count = Presence::new(old, new, root, rules).count(&mut work.fuel);
+        said.limits.fields.merge(count);
+        said.limits.fields.merge(Count {
+            min: 0,
+            max: most_fields(old, new, root),
+        });
+    }
+    sink.back_to(mark);
+    limits::compare(sink, &said.added_to(old), new, &mut work.patterns)
+}
+
+/// How many fields an object can have at most when it is pruned and filled in. Unknown ones are not counted: they are
+/// gone by then.
+fn most_fields(old: &Schema, new: &Schema, root: bool) -> Option<u64> {
+    let is_open = |schema: &Schema| schema.preserve || schema.additional.is_some();
+    if root || old.embedded || is_open(old) || is_open(new) {
+        return None;
+    }
+    let stays = |name: &&String| old.keeps(name) && new.keeps(name);
+    let filled_in = new.properties.iter().filter(|(name, field)| {
+        // What was there is counted already.
+        field.default.is_some() && !old.keeps(name)
+    });
+    Some((old.properties.keys().filter(stays).count() + filled_in.count()) as u64)
 }
 
 /// That a field is there may be true only because it was filled in, and now it is not.
@@ -217,7 +240,7 @@ fn object<'a>(sink: &mut Sink<'a>, old: &'a Schema, new: &'a Schema, stand: Stan
         };
         sink.add(Kind::UnknownPruned, "every field is kept", after);
     }
-    embedded(sink, old, new);
+    embedded(sink, old, new, work);
     let mut objects = Objects {
         old,
         new,
@@ -229,6 +252,8 @@ fn object<'a>(sink: &mut Sink<'a>, old: &'a Schema, new: &'a Schema, stand: Stan
         let whole = stand.root || (old.embedded && new.embedded);
         match pair {
             pair if whole && name == "metadata" => metadata(sink, pair, work),
+            // What is kept by the mark alone is compared there.
+            _ if old.embedded && !new.embedded && name == "metadata" => {}
             (Some(_), None) | (None, Some(_)) if whole && ALWAYS.contains(&name) => {}
             (Some(before), Some(after)) => {
                 default(sink, name, before, after, &objects, work);
@@ -431,43 +456,6 @@ fn typed<'a>(sink: &mut Sink<'a>, step: Step<'a>, after: &Schema, minds_dropped:
     }
 }
 
-/// What is known of a name without a schema.
-static ANY_NAME: LazyLock<Schema> = LazyLock::new(|| {
-    let mut schema = Schema::empty();
-    schema.types = Types::STRING;
-    schema.limits.length = Count {
-        min: 1,
-        max: Some(253),
-    };
-    schema
-});
-static ANY_TEXT: LazyLock<Schema> = LazyLock::new(|| {
-    let mut schema = Schema::empty();
-    schema.types = Types::STRING;
-    schema
-});
-
-/// `metadata` of a whole object is there with or without a schema, and never pruned. A schema may limit two names in it.
-fn metadata<'a>(sink: &mut Sink<'a>, (old, new): Pair<'a>, work: &mut Work) {
-    sink.enter(Step::Field("metadata"));
-    for name in ["generateName", "name"] {
-        let of = |schema: Option<&'a Schema>| schema.and_then(|schema| schema.properties.get(name));
-        let (before, after) = (of(old), of(new));
-        if before.is_some() || after.is_some() {
-            let before = before.unwrap_or(&ANY_NAME);
-            child(
-                sink,
-                Step::Field(name),
-                before,
-                after.unwrap_or(&ANY_TEXT),
-                false,
-                work,
-            );
-        }
-    }
-    sink.leave();
-}
-
 fn required<'a>(sink: &mut Sink<'a>, old: &Schema, new: &'a Schema, stand: Stand, reader: &mut Reader) {
     if old.required.is_empty() && new.required.is_empty() {
         return;
@@ -506,15 +494,6 @@ fn required<'a>(sink: &mut Sink<'a>, old: &Schema, new: &'a Schema, stand: Stand
     }
     if old.required.iter().any(|name| !new.required.contains(name)) && new.required.is_subset(&old.required) {
         sink.add(Kind::Loosened, "required", "optional");
-    }
-}
-
-fn embedded(sink: &mut Sink<'_>, old: &Schema, new: &Schema) {
-    if new.embedded && !old.embedded {
-        sink.add(Kind::EmbeddedAdded, "any object", "a whole Kubernetes object");
-    }
-    if old.embedded && !new.embedded && !ALWAYS.iter().all(|name| new.keeps(name)) {
-        sink.add(Kind::EmbeddedRemoved, "a whole Kubernetes object", "named fields");
     }
 }
 
@@ -564,67 +543,6 @@ fn default<'a>(
     sink.add_child(kind, Step::Field(name), default_text(old), default_text(new));
     if minds {
         sink.undecidable("whether the filled-in field breaks the combination depends on the object");
-    }
-}
-
-fn list<'a>(sink: &mut Sink<'a>, old: &'a Schema, new: &'a Schema, work: &mut Work) {
-    match (&old.items, &new.items) {
-        (Some(before), Some(after)) => child(sink, Step::Items, before, after, false, work),
-        (Some(before), None) if !new.preserve && before.types.has(Types::OBJECT) => {
-            sink.add_child(
-                Kind::UnknownPruned,
-                Step::Items,
-                shape(before),
-                "no field is kept",
-            );
-        }
-        (Some(before), None) => sink.add_child(Kind::Loosened, Step::Items, shape(before), "anything"),
-        (None, Some(after)) => typed(sink, Step::Items, after, false),
-        (None, None) => {}
-    }
-    let refilled = told_apart_by_defaults(old, new);
-    if old.list == new.list && !refilled {
-        return;
-    }
-    let tightens = match (&old.list, &new.list) {
-        (_, ListType::Atomic) => false,
-        // One entry is equal to no other.
-        _ if old.limits.items.max.is_some_and(|max| max < 2) => false,
-        _ if refilled => true,
-        // Entries that differ in one key differ in more keys too.
-        (ListType::Map(before), ListType::Map(after)) => !before.is_subset(after),
-        _ => true,
-    };
-    let kind = if tightens {
-        Kind::ListTightened
-    } else {
-        Kind::ListLoosened
-    };
-    sink.add(kind, old.list.to_string(), new.list.to_string());
-    if refilled && tightens {
-        sink.note("What is filled in where an entry leaves a key out is something else than before, and may make it equal to another one.");
-    }
-}
-
-/// Whether entries that differed may become equal by what is filled in now.
-fn told_apart_by_defaults(old: &Schema, new: &Schema) -> bool {
-    let (Some(before), Some(after)) = (&old.items, &new.items) else {
-        return false;
-    };
-    let differs = |name: &String| {
-        let of = |schema: &'_ Schema| {
-            schema
-                .properties
-                .get(name)
-                .and_then(|field| field.default.clone())
-        };
-        let filled = of(after);
-        filled.is_some() && filled != of(before) && !before.demands(name)
-    };
-    match &new.list {
-        ListType::Atomic => false,
-        ListType::Set => after.properties.keys().any(differs),
-        ListType::Map(keys) => keys.iter().any(differs),
     }
 }
 
