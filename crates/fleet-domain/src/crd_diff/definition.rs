@@ -1,9 +1,6 @@
 //! Compares two definitions of one kind: names, scope, versions, conversion, subresources. Schemas are `walk`'s.
 
-use std::{
-    collections::{BTreeSet, HashMap},
-    fmt::Write as _,
-};
+use std::collections::{BTreeSet, HashMap};
 
 use super::{
     crd::{Column, Crd, Version},
@@ -12,6 +9,7 @@ use super::{
     server::ServerVersion,
     sink::Sink,
     walk::{self, Work},
+    words::shorten,
 };
 
 pub fn compare(old: &Crd, new: &Crd, direction: Direction, server: Option<ServerVersion>) -> Vec<Finding> {
@@ -342,11 +340,7 @@ fn lost_between(before: &Version, after: &Version, left: &mut usize) -> Lost {
 /// A few of many places.
 fn few<'p>(places: impl IntoIterator<Item = &'p String>) -> String {
     let places: Vec<&str> = places.into_iter().map(String::as_str).collect();
-    let mut named = places.iter().take(6).copied().collect::<Vec<_>>().join(", ");
-    if places.len() > 6 {
-        let _ = write!(named, " and {} more", places.len() - 6);
-    }
-    named
+    shorten(&places)
 }
 
 fn storage(sink: &mut Sink<'_>, old: &Crd, new: &Crd) {

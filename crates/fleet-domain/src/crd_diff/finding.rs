@@ -142,6 +142,11 @@ impl Finding {
         ]);
     }
 
+    /// Makes the fingerprint one of this content too.
+    pub fn stand_for(&mut self, content: u64) {
+        self.fingerprint = fingerprint(&[&self.fingerprint, &content.to_string()]);
+    }
+
     /// Worst first, then by place.
     pub fn order(&self) -> impl Ord + '_ {
         (

@@ -23,6 +23,7 @@ pub mod object;
 mod parse;
 mod pattern;
 mod presence;
+mod print;
 mod proof;
 mod reads;
 pub mod render;

@@ -297,6 +297,13 @@ impl<'a> Sink<'a> {
         }
     }
 
+    /// Says what the words of the last finding only count, or leave out: a waiver of it is none of another one.
+    pub fn stands_for(&mut self, content: impl FnOnce() -> u64) {
+        if let Some(last) = self.last() {
+            last.stand_for(content());
+        }
+    }
+
     /// Adds a sentence to the last finding.
     pub fn note(&mut self, sentence: &str) {
         if let Some(last) = self.last() {

@@ -85,6 +85,7 @@ fn node<'a>(sink: &mut Sink<'a>, old: &'a Schema, new: &'a Schema, stand: Stand,
     if old.unread.is_some() || new.unread.is_some() {
         if old.unread != new.unread {
             sink.add(Kind::NotComparable, "", "");
+            sink.stands_for(|| print::of_values([&old.unread, &new.unread]));
             sink.undecidable("it is nested too deeply, refers to another schema, or is not a schema");
         }
         return;
@@ -239,6 +240,8 @@ fn object<'a>(sink: &mut Sink<'a>, old: &'a Schema, new: &'a Schema, stand: Stan
             format!("kept and checked: {}", shorten(&named))
         };
         sink.add(Kind::UnknownPruned, "every field is kept", after);
+        let came = |(name, _): &(&String, &Schema)| !old.properties.contains_key(*name);
+        sink.stands_for(|| print::of_fields(new.properties.iter().filter(came)));
     }
     embedded(sink, old, new, work);
     let mut objects = Objects {
@@ -441,11 +444,13 @@ fn came<'a>(sink: &mut Sink<'a>, name: &'a str, after: &'a Schema, objects: &Obj
 fn typed<'a>(sink: &mut Sink<'a>, step: Step<'a>, after: &Schema, minds_dropped: bool) {
     if after.prunes() {
         sink.add_child(Kind::UnknownPruned, step, "anything", shape(after));
+        sink.stands_for(|| print::of(after));
     } else if sink.emptied.is_some() && after.empties() {
         sink.empties(step);
     }
     if !after.is_vacuous() {
         sink.add_child(Kind::FreeFieldTyped, step, "anything", shape(after));
+        sink.stands_for(|| print::of(after));
     } else if minds_dropped && !after.nullable {
         sink.add_child(
             Kind::NullRejected,
