@@ -214,7 +214,7 @@ kinds! {
         "owners of objects with an explicit null"
         "Keep the field nullable."
     NullDropped "null-dropped" Clients Warning false
-        "An explicit null is dropped, as if the field had been left out."
+        "An explicit null is dropped, as if the field had been left out, or gives way to the default."
         "controllers that tell null from absent"
         "Check that readers treat an absent field as they treated null."
     NullKept "null-kept" Clients Warning false

@@ -17,12 +17,30 @@ pub enum Role {
 }
 
 /// Folds one branch of `allOf` into the schema that holds it: both have to be met.
-pub fn merge(schema: &mut Schema, mut branch: Schema, role: Role) {
+pub fn fold(schema: &mut Schema, mut branch: Schema, role: Role) {
+    // A null is not put to it.
+    if let Some(listed) = branch
+        .limits
+        .given()
+        .and_then(|limits| limits.enumeration.as_mut())
+    {
+        listed.spare_null(true);
+    }
+    merge(schema, branch, role);
+}
+
+/// What two schemas say of one place.
+fn merge(schema: &mut Schema, mut branch: Schema, role: Role) {
     schema.forget();
     schema.types = schema.types.and(branch.types);
     unite(&mut schema.required, branch.required);
     if let Some(limits) = branch.limits.given() {
         merge_limits(&mut schema.limits, std::mem::take(limits));
+        if let Some(listed) = &mut schema.limits.enumeration
+            && !schema.types.has(Types::NULL)
+        {
+            listed.spare_null(false);
+        }
     }
     if let Some(choices) = branch.choices.given() {
         schema.choices.any.append(&mut choices.any);
@@ -196,7 +214,7 @@ fn tidy_choices(schema: &mut Schema, role: Role) {
     }
     if !single.is_empty() {
         for branch in single {
-            merge(schema, branch, role);
+            fold(schema, branch, role);
         }
         tidy(schema, role);
     }

@@ -543,9 +543,11 @@ impl Schema {
 
     fn finds_defaults(&self) -> bool {
         let mut fields = self.properties.values();
-        fields.any(|field| field.default.is_some() || field.fills())
-            || self.additional.as_deref().is_some_and(Self::fills)
-            || self.items.as_deref().is_some_and(Self::fills)
+        // Of entries and of values of maps it takes the place of a null.
+        let fills = |field: &Self| field.default.is_some() || field.fills();
+        fields.any(fills)
+            || self.additional.as_deref().is_some_and(fills)
+            || self.items.as_deref().is_some_and(fills)
     }
 
     /// The server puts defaults in before it validates, so a required field that has one is never missing.

@@ -182,6 +182,8 @@ fn null(sink: &mut Sink<'_>, old: &Schema, new: &Schema, stand: Stand) {
     }
     if after {
         sink.add(Kind::Loosened, "no null", "null allowed");
+    } else if !new.nullable && new.default.is_some() {
+        sink.add(Kind::NullDropped, "null allowed", "null replaced by the default");
     } else if stand.in_object && !new.nullable && stand.demand == Demand::Never {
         sink.add(Kind::NullDropped, "null allowed", "null dropped");
     } else if stand.in_object && !new.nullable && stand.demand == Demand::Sometimes {
@@ -217,7 +219,7 @@ fn null_kept<'a>(
             Kind::NullKept,
             step,
             before,
-            "null kept, and not among the listed values",
+            "null kept, and refused by the listed values",
         );
     } else if minds {
         sink.add_child(
