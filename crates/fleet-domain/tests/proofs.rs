@@ -176,3 +176,27 @@ fn objects_with_many_fields_that_were_pruned_already() {
     let proof = prover.finish();
     assert_eq!(proof.objects[0].reasons, [".spec.a is pruned"]);
 }
+
+/// Objects of a server come with the old default, and do not tell which are stored without it.
+#[rstest]
+#[case::required(json!({"required": ["a"]}), json!({"uid": "1"}), None)]
+#[case::required_in_a_file(json!({"required": ["a"]}), json!({}), Some(0))]
+#[case::missed(json!({"anyOf": [{"required": ["a"]}, {"required": ["b"]}]}), json!({"uid": "1"}), None)]
+#[case::missed_in_a_file(json!({"anyOf": [{"required": ["a"]}, {"required": ["b"]}]}), json!({}), Some(0))]
+#[case::counted(json!({"minProperties": 1}), json!({"uid": "1"}), None)]
+fn a_default_that_went(#[case] more: Value, #[case] metadata: Value, #[case] hurt: Option<u64>) {
+    let old = crd(&texts(json!({"type": "string", "default": "A"}), &more));
+    let new = crd(&texts(json!({"type": "string"}), &more));
+    let mut prover = Prover::new("here", Some(&old), &new, "v1", None).unwrap();
+    prover.put(&json!({"metadata": metadata, "spec": {"a": "A"}}));
+    let options = Options {
+        forward: true,
+        ..Options::default()
+    };
+    let mut report = compare(std::slice::from_ref(&old), std::slice::from_ref(&new), &options);
+    report.prove(vec![prover.finish()], &BTreeSet::new());
+    let finding = report.findings.iter().find(|f| f.impact <= Impact::Undecidable);
+    assert_eq!(finding.unwrap().hurt.map(|hurt| hurt.objects), hurt);
+    assert_eq!(report.verdict_by_harm() == Verdict::Safe, hurt.is_some());
+    assert_eq!(finding.unwrap().why.contains("from the API"), hurt.is_none());
+}

@@ -7,7 +7,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::{
-    crd::Crd,
+    crd::{Crd, Version},
     finding::{Class, Direction, Finding, Hurt, Impact},
     kind::Kind,
     object::{self, Checker, Pruned, Violation},
@@ -67,19 +67,63 @@ pub struct Proof {
     /// Where in the schema there are rules of which the objects do not tell all.
     #[serde(skip)]
     unproven_rules: BTreeSet<String>,
+    /// Objects came from the API, and so with the defaults of the schema that is there.
+    #[serde(skip)]
+    filled_in: bool,
+    /// How many are refused by the version that is stored from now on, where that is another one.
+    #[serde(skip)]
+    moved: Option<Moved>,
     /// Patterns were taken as met because they were not understood: it is not known where they would have refused.
     #[serde(skip)]
     skipped_patterns: bool,
 }
 
+/// What becomes of objects that are stored in another version by its name alone.
+#[derive(Clone, Copy, Debug, Default)]
+struct Moved {
+    refused: u64,
+    /// Not all was looked at that the version asks for.
+    open: bool,
+}
+
+/// Two versions of which one is stored in place of the other, without a webhook.
+struct Move<'c> {
+    from: &'c Version,
+    to: &'c Version,
+    checker: Checker,
+    before: Checker,
+}
+
+impl<'c> Move<'c> {
+    fn new(old: &'c Crd, new: &'c Crd, server: Option<ServerVersion>) -> Option<Self> {
+        let (from, to) = (old.storage()?, new.storage()?);
+        (from.name != to.name && !new.conversion.webhook).then(|| Self {
+            from,
+            to,
+            checker: Checker::of(server),
+            before: Checker::of(server),
+        })
+    }
+
+    fn put(&mut self, value: &Value) -> Vec<Violation> {
+        let mut violations = object::put_to(&mut self.checker, &self.to.schema, value).violations;
+        if !violations.is_empty() {
+            let before = object::put_to(&mut self.before, &self.from.schema, value).violations;
+            violations.retain(|violation| !before.contains(violation));
+        }
+        violations
+    }
+}
+
 /// Puts objects of one definition to the new one.
 pub struct Prover<'c> {
-    version: &'c super::crd::Version,
+    version: &'c Version,
     /// What the same schema said before; nobody is hurt by what was refused or pruned already.
-    old: Option<&'c super::crd::Version>,
+    old: Option<&'c Version>,
     ratchets: bool,
     checker: Checker,
     before: Checker,
+    moves: Option<Move<'c>>,
     /// The fields that the old schema names anywhere, as they stand in a path.
     named: HashSet<String>,
     proof: Proof,
@@ -95,6 +139,8 @@ impl<'c> Prover<'c> {
         server: Option<ServerVersion>,
     ) -> Option<Self> {
         let version = new.version(version)?;
+        let moves = old.and_then(|old| Move::new(old, new, server));
+        let moves = moves.filter(|moves| moves.to.name != version.name);
         let old = old.and_then(|old| old.version(&version.name));
         let mut named = HashSet::new();
         if let Some(old) = old {
@@ -108,6 +154,8 @@ impl<'c> Prover<'c> {
             checker: Checker::of(server),
             before: Checker::of(server),
             proof: Proof {
+                filled_in: false,
+                moved: moves.as_ref().map(|_| Moved::default()),
                 place: place.to_owned(),
                 crd: new.name.clone(),
                 version: version.name.clone(),
@@ -121,11 +169,14 @@ impl<'c> Prover<'c> {
                 unproven_rules: BTreeSet::new(),
                 skipped_patterns: false,
             },
+            moves,
         })
     }
 
     pub fn put(&mut self, value: &Value) {
         self.proof.checked += 1;
+        // Only what a server has stored has one.
+        self.proof.filled_in |= value["metadata"]["uid"].is_string();
         let mut outcome = object::put_to(&mut self.checker, &self.version.schema, value);
         if let Some(old) = self.old
             && !outcome.is_fine()
@@ -138,14 +189,23 @@ impl<'c> Prover<'c> {
                 .violations
                 .retain(|violation| !before.violations.contains(violation));
         }
-        if outcome.is_fine() {
+        let moved = self
+            .moves
+            .as_mut()
+            .map(|moves| moves.put(value))
+            .unwrap_or_default();
+        if outcome.is_fine() && moved.is_empty() {
             return;
         }
+        if let Some(known) = &mut self.proof.moved {
+            known.refused += u64::from(!moved.is_empty());
+        }
         let passes = |violation: &Violation| violation.spared || (self.ratchets && violation.ratchets);
-        let harm = if !outcome.violations.iter().all(passes) {
+        let all = || outcome.violations.iter().chain(&moved);
+        let harm = if !all().all(passes) {
             self.proof.rejected += 1;
             Harm::Rejected
-        } else if !outcome.violations.is_empty() {
+        } else if all().next().is_some() {
             self.proof.rejected_when_changed += 1;
             Harm::RejectedWhenChanged
         } else {
@@ -169,6 +229,10 @@ impl<'c> Prover<'c> {
                 .violations
                 .iter()
                 .map(|violation| format!("{} {}", violation.path, violation.message));
+            let stored_as = self.moves.as_ref().map_or("", |moves| moves.to.name.as_str());
+            let moved = moved
+                .iter()
+                .map(|violation| format!("as {stored_as}: {} {}", violation.path, violation.message));
             let lost = outcome
                 .pruned
                 .iter()
@@ -178,7 +242,7 @@ impl<'c> Prover<'c> {
                 namespace: metadata("namespace"),
                 name: metadata("name").unwrap_or_default(),
                 harm,
-                reasons: refused.chain(lost).take(NAMED_REASONS).collect(),
+                reasons: refused.chain(lost).chain(moved).take(NAMED_REASONS).collect(),
             });
         }
     }
@@ -212,6 +276,12 @@ impl<'c> Prover<'c> {
         }
         let transitions = self.checker.transitions().iter();
         self.proof.unproven_rules = undecided.keys().chain(transitions).cloned().collect();
+        if let (Some(moved), Some(moves)) = (&mut self.proof.moved, &self.moves) {
+            let checker = &moves.checker;
+            moved.open = checker.skipped_patterns > 0
+                || !checker.undecided().is_empty()
+                || !checker.transitions().is_empty();
+        }
         if self.checker.skipped_patterns > 0 {
             self.proof.skipped_patterns = true;
             self.proof
@@ -232,24 +302,43 @@ impl Report {
             .iter_mut()
             .filter(|finding| finding.direction == Direction::Forward && provable(finding))
         {
+            let moves = finding.kind == Kind::StorageRejects;
             let concerned = |proof: &&Proof| {
-                proof.crd == finding.crd && finding.version.as_deref() == Some(proof.version.as_str())
+                proof.crd == finding.crd
+                    && if moves {
+                        proof.moved.is_some()
+                    } else {
+                        finding.version.as_deref() == Some(proof.version.as_str())
+                    }
             };
             let is_rule = matches!(
                 finding.kind,
                 Kind::RuleAdded | Kind::RuleChanged | Kind::DefaultUnderChoice
             );
+            let is_veiled = |proof: &Proof| finding.veiled && proof.filled_in;
             let is_open = |proof: &Proof| {
-                proof.skipped_patterns || (is_rule && proof.unproven_rules.contains(&finding.path))
+                proof.skipped_patterns
+                    || (is_rule && proof.unproven_rules.contains(&finding.path))
+                    || is_veiled(proof)
+                    || (moves && proof.moved.is_some_and(|moved| moved.open))
             };
             let mut hurt: Option<Hurt> = None;
             for proof in proofs.iter().filter(concerned) {
                 let hurt = hurt.get_or_insert_default();
                 hurt.checked += proof.checked;
-                hurt.objects += proof.hurt_by(finding);
+                hurt.objects += match proof.moved {
+                    Some(moved) if moves => moved.refused,
+                    _ => proof.hurt_by(finding),
+                };
             }
+            let veiled = proofs.iter().filter(concerned).any(is_veiled);
             let open = unseen.contains(&finding.crd) || proofs.iter().filter(concerned).any(is_open);
             finding.hurt = hurt.filter(|hurt| hurt.objects > 0 || !open);
+            if veiled && finding.hurt.is_none() {
+                finding.why.to_mut().push_str(
+                    " Objects come from the API with the old default filled in, so they do not tell which are stored without it.",
+                );
+            }
         }
         if self.forward.is_some() {
             self.tell_unexplained(&proofs);
@@ -384,7 +473,7 @@ fn is_at_or_below(place: &[&str], path: &[&str]) -> bool {
 
 /// Surprises do not show in objects.
 fn provable(finding: &Finding) -> bool {
-    finding.version.is_some()
+    (finding.version.is_some() || finding.kind == Kind::StorageRejects)
         && matches!(
             finding.class,
             Class::DataLoss | Class::RejectsObjects | Class::Clients

@@ -44,6 +44,8 @@ pub struct Sink<'a> {
     dropped: bool,
     /// Findings of this kind are not written down, only counted.
     pub untold: Option<(Kind, usize)>,
+    /// The new server drops `status` from objects that are made anew.
+    pub drops_status: bool,
     /// Where somebody wants to know: places that were free, and whose schema drops what is in values of another type.
     pub emptied: Option<Vec<String>>,
 }
@@ -90,8 +92,14 @@ impl<'a> Sink<'a> {
             harmless: Room::default(),
             dropped: false,
             untold: None,
+            drops_status: false,
             emptied: None,
         }
+    }
+
+    /// Another one for the same server and direction.
+    pub fn beside(&self) -> Self {
+        Self::new(self.crd, self.direction, self.server)
     }
 
     /// All that was found, and that there was more.
@@ -113,6 +121,7 @@ impl<'a> Sink<'a> {
         self.version = Some(version);
         inside(self);
         self.version = None;
+        self.drops_status = false;
     }
 
     pub fn enter(&mut self, step: Step<'a>) {
@@ -162,6 +171,25 @@ impl<'a> Sink<'a> {
     /// Whether something was found since that may stop somebody.
     pub fn has_harm_since(&self, mark: &Mark) -> bool {
         self.harmful.findings < mark.harmful.findings
+    }
+
+    /// Says of all that was found since: objects that come from the API have the old defaults, and do not tell.
+    pub fn veil_since(&mut self, mark: &Mark) {
+        let found = self.findings.get_mut(mark.findings..).unwrap_or_default();
+        found.iter_mut().for_each(|finding| finding.veiled = true);
+    }
+
+    /// Says of all that was found since and may stop somebody: stored objects are spared from it.
+    pub fn spares_stored_since(&mut self, mark: &Mark, sentence: &str) {
+        let found = self.findings.get_mut(mark.findings..).unwrap_or_default();
+        for finding in found {
+            if finding.impact <= Impact::Undecidable {
+                finding.class = finding.class.max(Class::Clients);
+                let why = finding.why.to_mut();
+                why.push(' ');
+                why.push_str(sentence);
+            }
+        }
     }
 
     /// As if nothing was found since.
@@ -259,6 +287,7 @@ impl<'a> Sink<'a> {
             action: meaning.action,
             undecidable: None,
             ratcheted: false,
+            veiled: false,
             hurt: None,
             waiver: None,
         };
@@ -301,6 +330,16 @@ impl<'a> Sink<'a> {
     pub fn stands_for(&mut self, content: impl FnOnce() -> u64) {
         if let Some(last) = self.last() {
             last.stand_for(content());
+        }
+    }
+
+    /// Says of the last finding that a server spares stored objects, if it does so at all.
+    pub fn ratcheted(&mut self) {
+        if !self.dropped
+            && let Some(mut last) = self.findings.pop()
+        {
+            self.ratchet(&mut last);
+            self.findings.push(last);
         }
     }
 

@@ -19,7 +19,7 @@ use super::{
     said::{Reader, Said},
     schema::{Count, Schema, Types},
     server::ServerVersion,
-    sink::{Sink, Step},
+    sink::{Mark, Sink, Step},
     witness::{self, Model},
     words::{default_text, shape, shorten, shorten_fields},
 };
@@ -92,7 +92,9 @@ fn node<'a>(sink: &mut Sink<'a>, old: &'a Schema, new: &'a Schema, stand: Stand,
     }
     null(sink, old, new, stand);
     sink.go_into(old, new);
+    let mark = sink.mark();
     let shared = limits(sink, old, new, stand.root, work);
+    veil(sink, &mark, old, new);
     let around = work.model.enter(old, new, || sink.path());
     if shared.has(Types::OBJECT) {
         object(sink, old, new, stand, work);
@@ -102,12 +104,26 @@ fn node<'a>(sink: &mut Sink<'a>, old: &'a Schema, new: &'a Schema, stand: Stand,
     }
     work.model.leave(around);
     if !shared.is_empty() {
+        let mark = sink.mark();
         choices::compare(sink, old, new, stand.root, &mut work.fuel, &mut work.patterns);
         if sink.may_be(ServerVersion::evaluates_rules) {
             rules::compare(sink, old, new, stand.root, &mut work.model);
         }
+        veil(sink, &mark, old, new);
     }
     sink.come_out();
+}
+
+/// Where a default went, or is another one, every object that comes from the API has the old one; what is stored may
+/// be without it.
+fn veil(sink: &mut Sink<'_>, mark: &Mark, old: &Schema, new: &Schema) {
+    let went = |(name, before): (&String, &Schema)| {
+        let after = new.properties.get(name).and_then(|after| after.default.as_ref());
+        before.default.is_some() && before.default.as_ref() != after
+    };
+    if sink.has_harm_since(mark) && old.properties.iter().any(went) {
+        sink.veil_since(mark);
+    }
 }
 
 /// What the limits refuse that neither the old ones did nor anything else that the old schema says.
@@ -261,7 +277,11 @@ fn object<'a>(sink: &mut Sink<'a>, old: &'a Schema, new: &'a Schema, stand: Stan
             _ if old.embedded && !new.embedded && name == "metadata" => {}
             (Some(_), None) | (None, Some(_)) if whole && ALWAYS.contains(&name) => {}
             (Some(before), Some(after)) => {
+                let mark = sink.mark();
                 default(sink, name, before, after, &objects, work);
+                if before.default.is_some() {
+                    sink.veil_since(&mark);
+                }
                 null_kept(sink, Step::Field(name), before, after, &objects, work);
                 let demand = objects.demand(sink, name, before, after, work);
                 child(sink, Step::Field(name), before, after, demand, work);
@@ -271,7 +291,9 @@ fn object<'a>(sink: &mut Sink<'a>, old: &'a Schema, new: &'a Schema, stand: Stan
             (None, None) => {}
         }
     }
+    let mark = sink.mark();
     required(sink, old, new, stand, &mut work.reader);
+    veil(sink, &mark, old, new);
     match (&old.additional, &new.additional) {
         (Some(before), Some(after)) => {
             null_kept(sink, Step::Values, before, after, &objects, work);
@@ -490,6 +512,8 @@ fn required<'a>(sink: &mut Sink<'a>, old: &Schema, new: &'a Schema, stand: Stand
                 "no such field"
             };
             sink.add_child(Kind::RequiredAdded, Step::Field(name), before, "required");
+        } else if stand.root && sink.drops_status && name == "status" {
+            // No default makes up for it: it is told of the version.
         } else if !old.required.contains(name) {
             sink.add_child(
                 Kind::RequiredDefaulted,
