@@ -162,6 +162,11 @@ fn lists_whose_entries_have_to_differ(#[case] server: &str, #[case] new: Value, 
 #[case::choice("1.33", json!({"properties": {"spec": {"oneOf": [{"required": ["a"]}, {"required": ["b"]}]}}}), Kind::ChoiceAdded, Class::Clients, ".spec")]
 #[case::choice_on_an_old_server("1.29", json!({"properties": {"spec": {"oneOf": [{"required": ["a"]}, {"required": ["b"]}]}}}), Kind::ChoiceAdded, Class::RejectsObjects, ".spec")]
 #[case::choice_at_the_root("1.33", json!({"not": {"required": ["spec"]}}), Kind::ChoiceAdded, Class::RejectsObjects, ".")]
+#[case::all_of_at_the_root("1.33", json!({"allOf": [{"properties": {"spec": {"properties": {"a": {"maxLength": 0}}}}}]}), Kind::LimitTightened, Class::RejectsObjects, ".spec.a")]
+#[case::one_branch_at_the_root("1.33", json!({"anyOf": [{"properties": {"spec": {"properties": {"a": {"maxLength": 0}}}}}]}), Kind::LimitTightened, Class::RejectsObjects, ".spec.a")]
+#[case::required_in_all_of_at_the_root("1.33", json!({"allOf": [{"properties": {"spec": {"required": ["c"]}}}]}), Kind::RequiredAdded, Class::RejectsObjects, ".spec.c")]
+#[case::all_of_around("1.33", json!({"properties": {"spec": {"allOf": [{"properties": {"a": {"maxLength": 0}}}]}}}), Kind::LimitTightened, Class::Clients, ".spec.a")]
+#[case::all_of_itself("1.33", json!({"properties": {"spec": {"properties": {"a": {"allOf": [{"maxLength": 0}]}}}}}), Kind::LimitTightened, Class::Clients, ".spec.a")]
 #[case::embedded("1.33", json!({"properties": {"spec": {"properties": {"e": {"x-kubernetes-embedded-resource": true}}}}}), Kind::EmbeddedAdded, Class::RejectsObjects, ".spec.e")]
 #[case::name("1.33", json!({"properties": {"metadata": {"type": "object", "properties": {"name": {"type": "string", "maxLength": 1}}}}}), Kind::LimitTightened, Class::Clients, ".metadata.name")]
 fn what_is_never_left_alone(
@@ -187,6 +192,24 @@ fn what_is_never_left_alone(
     assert_eq!(
         (proof.rejected, proof.rejected_when_changed),
         (rejected, 1 - rejected)
+    );
+}
+
+/// What an `allOf` said before is not new; what is, is told with what has to be left alone.
+#[rstest]
+#[case::own_limit(json!({"allOf": [{"properties": {"spec": {"properties": {"a": {"maxLength": 9}}}}}]}), json!({"properties": {"spec": {"properties": {"a": {"maxLength": 3}}}}}), "this value is left alone")]
+#[case::around(json!({}), json!({"properties": {"spec": {"allOf": [{"properties": {"a": {"maxLength": 3}}}]}}}), "all of .spec is left alone")]
+fn what_has_to_be_left_alone(#[case] before: Value, #[case] after: Value, #[case] words: &str) {
+    let mut old = json!({"type": "object", "properties": {"spec": {"type": "object", "properties": {"a": {"type": "string"}}}}});
+    extend(&mut old, &before);
+    let mut new = old.clone();
+    extend(&mut new, &after);
+    let report = forward(&whole(old), &whole(new), "1.33");
+    assert_eq!(said(&report), [(Kind::LimitTightened, Class::Clients, ".spec.a")]);
+    assert!(
+        report.findings[0].why.contains(words),
+        "{}",
+        report.findings[0].why
     );
 }
 

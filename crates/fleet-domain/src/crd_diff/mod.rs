@@ -35,6 +35,7 @@ mod scalars;
 pub mod schema;
 mod server;
 mod sink;
+mod types;
 mod waiver;
 mod walk;
 mod witness;

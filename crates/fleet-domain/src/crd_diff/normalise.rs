@@ -26,6 +26,11 @@ pub fn fold(schema: &mut Schema, mut branch: Schema, role: Role) {
     {
         listed.spare_null(true);
     }
+    let others = [&mut branch.additional, &mut branch.items];
+    let children = others.into_iter().flatten().map(|child| &mut **child);
+    for child in branch.properties.values_mut().chain(children) {
+        child.hold();
+    }
     merge(schema, branch, role);
 }
 
@@ -49,6 +54,10 @@ fn merge(schema: &mut Schema, mut branch: Schema, role: Role) {
     }
     schema.rules.append(&mut branch.rules);
     schema.atomic_map |= branch.atomic_map;
+    schema.held = match (schema.held, branch.held) {
+        (Some(own), Some(more)) => Some(own.wrapping_add(more)),
+        (own, more) => own.or(more),
+    };
     schema.unread = schema.unread.take().or(branch.unread);
     merge_properties(schema, branch.properties, role);
     merge_child(&mut schema.items, branch.items, role);

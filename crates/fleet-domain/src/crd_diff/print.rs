@@ -103,6 +103,7 @@ pub fn of(schema: &Schema) -> u64 {
         list,
         rules,
         unread,
+        held: _,
         facts: _,
     } = schema;
     let mut print = Print::default();

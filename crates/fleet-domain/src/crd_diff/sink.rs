@@ -37,6 +37,8 @@ pub struct Sink<'a> {
     steps: Vec<Step<'a>>,
     around: Around<'a>,
     above: Above<'a>,
+    /// How deep the schemas are of which a schema around says something new.
+    held: Vec<usize>,
     /// For findings that stop somebody, and for all others: a flood of harmless ones must not hide what does harm.
     harmful: Room,
     harmless: Room,
@@ -88,6 +90,7 @@ impl<'a> Sink<'a> {
             steps: Vec::new(),
             around: Around::default(),
             above: Above::default(),
+            held: Vec::new(),
             harmful: Room::default(),
             harmless: Room::default(),
             dropped: false,
@@ -136,11 +139,15 @@ impl<'a> Sink<'a> {
     pub fn go_into(&mut self, old: &'a Schema, new: &'a Schema) {
         self.around.enter(self.steps.len(), old);
         self.above.enter(self.steps.len(), new);
+        if new.is_held_anew(Some(old)) {
+            self.held.push(self.steps.len());
+        }
     }
 
     pub fn come_out(&mut self) {
         self.around.leave(self.steps.len());
         self.above.leave(self.steps.len());
+        self.held.pop_if(|depth| *depth == self.steps.len());
     }
 
     /// Whether new combinations, of the object at this place or around it, may mind what becomes of its field.
@@ -358,6 +365,10 @@ impl<'a> Sink<'a> {
 
     /// Whether it is the whole object that is refused, which no write leaves alone. A field is missing in its parent.
     fn is_of_the_whole(&self, kind: Kind) -> bool {
+        // An error of the whole object's `allOf` is one of the whole object, however deep the value is.
+        if self.held.first() == Some(&1) {
+            return true;
+        }
         match kind {
             Kind::RequiredAdded | Kind::NullRejected => self.steps.len() < 2,
             _ => self.steps.is_empty(),
@@ -374,9 +385,13 @@ impl<'a> Sink<'a> {
         };
         finding.ratcheted = true;
         finding.class = Class::Clients;
+        let what = match self.held.first().and_then(|depth| self.steps.get(..depth - 1)) {
+            Some(around) => format!("all of {}", render(around)),
+            None => "this value".to_owned(),
+        };
         let _ = write!(
             finding.why.to_mut(),
-            " A {server} server lets stored objects pass as long as this value is left alone{unless}; new objects, and changes of the value, are refused."
+            " A {server} server lets stored objects pass as long as {what} is left alone{unless}; new objects, and changes of it, are refused."
         );
     }
 }
