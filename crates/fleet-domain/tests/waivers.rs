@@ -31,10 +31,13 @@ fn report(old: &Value, new: &Value) -> Report {
 /// The fingerprint of the one finding of this kind.
 fn print(old: &Value, new: &Value, kind: Kind) -> String {
     let report = report(old, new);
-    let mut all = report.findings.iter().filter(|finding| finding.kind == kind);
-    let finding = all.next().unwrap_or_else(|| panic!("{:#?}", report.findings));
-    assert!(all.next().is_none());
-    finding.fingerprint.clone()
+    let all: Vec<_> = report
+        .findings
+        .iter()
+        .filter(|finding| finding.kind == kind)
+        .collect();
+    assert_eq!(all.len(), 1, "{:#?}", report.findings);
+    all[0].fingerprint.clone()
 }
 
 fn with(base: &Value, more: &Value) -> Value {

@@ -183,7 +183,9 @@ impl<'a> Sink<'a> {
     /// Says of all that was found since: objects that come from the API have the old defaults, and do not tell.
     pub fn veil_since(&mut self, mark: &Mark) {
         let found = self.findings.get_mut(mark.findings..).unwrap_or_default();
-        found.iter_mut().for_each(|finding| finding.veiled = true);
+        for finding in found {
+            finding.veiled = true;
+        }
     }
 
     /// Says of all that was found since and may stop somebody: stored objects are spared from it.
