@@ -162,6 +162,11 @@ fn lists_whose_entries_have_to_differ(#[case] server: &str, #[case] new: Value, 
 #[case::choice("1.33", json!({"properties": {"spec": {"oneOf": [{"required": ["a"]}, {"required": ["b"]}]}}}), Kind::ChoiceAdded, Class::Clients, ".spec")]
 #[case::choice_on_an_old_server("1.29", json!({"properties": {"spec": {"oneOf": [{"required": ["a"]}, {"required": ["b"]}]}}}), Kind::ChoiceAdded, Class::RejectsObjects, ".spec")]
 #[case::choice_at_the_root("1.33", json!({"not": {"required": ["spec"]}}), Kind::ChoiceAdded, Class::RejectsObjects, ".")]
+#[case::all_of_at_the_root("1.33", json!({"allOf": [{"properties": {"spec": {"properties": {"a": {"maxLength": 0}}}}}]}), Kind::LimitTightened, Class::RejectsObjects, ".spec.a")]
+#[case::one_branch_at_the_root("1.33", json!({"anyOf": [{"properties": {"spec": {"properties": {"a": {"maxLength": 0}}}}}]}), Kind::LimitTightened, Class::RejectsObjects, ".spec.a")]
+#[case::required_in_all_of_at_the_root("1.33", json!({"allOf": [{"properties": {"spec": {"required": ["c"]}}}]}), Kind::RequiredAdded, Class::RejectsObjects, ".spec.c")]
+#[case::all_of_around("1.33", json!({"properties": {"spec": {"allOf": [{"properties": {"a": {"maxLength": 0}}}]}}}), Kind::LimitTightened, Class::Clients, ".spec.a")]
+#[case::all_of_itself("1.33", json!({"properties": {"spec": {"properties": {"a": {"allOf": [{"maxLength": 0}]}}}}}), Kind::LimitTightened, Class::Clients, ".spec.a")]
 #[case::embedded("1.33", json!({"properties": {"spec": {"properties": {"e": {"x-kubernetes-embedded-resource": true}}}}}), Kind::EmbeddedAdded, Class::RejectsObjects, ".spec.e")]
 #[case::name("1.33", json!({"properties": {"metadata": {"type": "object", "properties": {"name": {"type": "string", "maxLength": 1}}}}}), Kind::LimitTightened, Class::Clients, ".metadata.name")]
 fn what_is_never_left_alone(
@@ -187,6 +192,24 @@ fn what_is_never_left_alone(
     assert_eq!(
         (proof.rejected, proof.rejected_when_changed),
         (rejected, 1 - rejected)
+    );
+}
+
+/// What an `allOf` said before is not new; what is, is told with what has to be left alone.
+#[rstest]
+#[case::own_limit(json!({"allOf": [{"properties": {"spec": {"properties": {"a": {"maxLength": 9}}}}}]}), json!({"properties": {"spec": {"properties": {"a": {"maxLength": 3}}}}}), "this value is left alone")]
+#[case::around(json!({}), json!({"properties": {"spec": {"allOf": [{"properties": {"a": {"maxLength": 3}}}]}}}), "all of .spec is left alone")]
+fn what_has_to_be_left_alone(#[case] before: Value, #[case] after: Value, #[case] words: &str) {
+    let mut old = json!({"type": "object", "properties": {"spec": {"type": "object", "properties": {"a": {"type": "string"}}}}});
+    extend(&mut old, &before);
+    let mut new = old.clone();
+    extend(&mut new, &after);
+    let report = forward(&whole(old), &whole(new), "1.33");
+    assert_eq!(said(&report), [(Kind::LimitTightened, Class::Clients, ".spec.a")]);
+    assert!(
+        report.findings[0].why.contains(words),
+        "{}",
+        report.findings[0].why
     );
 }
 
@@ -286,4 +309,102 @@ fn names_of_objects(#[case] old: Value, #[case] new: Value, #[case] findings: &[
         whole(json!({"type": "object", "properties": properties}))
     };
     assert_eq!(said(&forward(&with(old), &with(new), "")), findings);
+}
+
+fn embedded(properties: Value, more: &Value) -> Value {
+    let mut schema =
+        json!({"type": "object", "x-kubernetes-embedded-resource": true, "properties": properties});
+    extend(&mut schema, more);
+    schema
+}
+
+/// `metadata` of an embedded object is kept by the mark alone. What its schema says counts when the mark goes.
+#[rstest]
+#[case::named(
+    embedded(json!({"apiVersion": {"type": "string"}, "kind": {"type": "string"}, "metadata": {"type": "object"}}), &json!({})),
+    json!({"type": "object", "properties": {"apiVersion": {"type": "string"}, "kind": {"type": "string"}, "metadata": {"type": "object"}}}),
+    &[(Kind::UnknownPruned, Class::DataLoss, ".spec.a.metadata")])]
+#[case::open(
+    embedded(json!({}), &json!({"x-kubernetes-preserve-unknown-fields": true})),
+    open_with("properties", json!({"metadata": {"type": "object"}})),
+    &[(Kind::UnknownPruned, Class::DataLoss, ".spec.a.metadata")])]
+#[case::map(
+    embedded(json!({}), &json!({})),
+    json!({"type": "object", "additionalProperties": {"x-kubernetes-preserve-unknown-fields": true, "properties": {"b": {"type": "object"}}}}),
+    &[(Kind::UnknownPruned, Class::DataLoss, ".spec.a.metadata.b"), (Kind::FreeFieldTyped, Class::RejectsObjects, ".spec.a.metadata.b")])]
+#[case::kept(
+    embedded(json!({"metadata": {"type": "object"}}), &json!({"x-kubernetes-preserve-unknown-fields": true})),
+    open_with("properties", json!({"metadata": open()})), &[])]
+#[case::limited(
+    embedded(json!({}), &json!({"x-kubernetes-preserve-unknown-fields": true})),
+    embedded(json!({"kind": {"type": "string", "enum": ["Pod"]}}), &json!({"x-kubernetes-preserve-unknown-fields": true})),
+    &[(Kind::EnumAdded, Class::RejectsObjects, ".spec.a.kind")])]
+#[case::said_again(
+    embedded(json!({}), &json!({"x-kubernetes-preserve-unknown-fields": true})),
+    open_with("properties", json!({"kind": {"type": "string", "minLength": 1}, "apiVersion": {"type": "string"}})), &[])]
+fn embedded_objects(#[case] old: Value, #[case] new: Value, #[case] findings: &[Said<'_>]) {
+    assert_eq!(said(&forward(&field(&old), &field(&new), "")), findings);
+}
+
+/// More fields than an object can have are no limit.
+#[rstest]
+#[case::all(json!({}), json!({"maxProperties": 2}), &[])]
+#[case::fewer(json!({}), json!({"maxProperties": 1}), &[(Kind::LimitTightened, Class::RejectsObjects, ".spec.a")])]
+#[case::one_is_filled_in(json!({}), json!({"maxProperties": 2, "properties": {"c": {"type": "string", "default": "x"}}}), &[(Kind::LimitTightened, Class::RejectsObjects, ".spec.a"), (Kind::DefaultUnderChoice, Class::RejectsObjects, ".spec.a.c")])]
+#[case::open(json!({"x-kubernetes-preserve-unknown-fields": true}), json!({"maxProperties": 2}), &[(Kind::LimitTightened, Class::RejectsObjects, ".spec.a")])]
+fn more_fields_than_there_are(#[case] before: Value, #[case] after: Value, #[case] findings: &[Said<'_>]) {
+    let mut old =
+        json!({"type": "object", "properties": {"aws": {"type": "string"}, "gcp": {"type": "string"}}});
+    extend(&mut old, &before);
+    let mut new = old.clone();
+    extend(&mut new, &after);
+    assert_eq!(said(&forward(&field(&old), &field(&new), "")), findings);
+}
+
+/// The same where there are more of them than sets of them are looked at, and no rule says anything.
+#[test]
+fn more_fields_than_there_are_of_many() {
+    let side = |more: Value| {
+        let fields: serde_json::Map<String, Value> = (0..20)
+            .map(|i| (format!("f{i}"), json!({"type": "string"})))
+            .collect();
+        let mut schema = json!({"type": "object", "properties": fields});
+        extend(&mut schema, &more);
+        field(&schema)
+    };
+    let old = side(json!({}));
+    assert_eq!(said(&forward(&old, &side(json!({"maxProperties": 20})), "")), []);
+    assert_eq!(
+        said(&forward(&old, &side(json!({"maxProperties": 19})), "")).len(),
+        1
+    );
+}
+
+/// A server knows a format with dashes anywhere in its name.
+#[rstest]
+#[case::color("hex-color", "#ff00ff", "red", true)]
+#[case::time("date-time", "2024-02-29T00:00:00Z", "now", true)]
+#[case::number("i-p-v4", "10.0.0.1", "here", true)]
+#[case::unknown("hex_color", "#ff00ff", "red", false)]
+fn formats_with_dashes(#[case] format: &str, #[case] good: &str, #[case] bad: &str, #[case] checked: bool) {
+    let old = field(&json!({"type": "string"}));
+    let new = field(&json!({"type": "string", "format": format}));
+    let expected: &[Said<'_>] = &[(Kind::FormatAdded, Class::RejectsObjects, ".spec.a")];
+    assert_eq!(said(&forward(&old, &new, "")), &expected[..usize::from(checked)]);
+    let mut prover = Prover::new("here", Some(&old), &new, "v1", None).unwrap();
+    for text in [good, bad] {
+        prover.put(&json!({"metadata": {"name": "n"}, "spec": {"a": text}}));
+    }
+    assert_eq!(prover.finish().rejected, u64::from(checked));
+}
+
+/// The same format in other words is the same, and some formats are parts of others.
+#[rstest]
+#[case::dashes("hexcolor", "hex-color")]
+#[case::no_dashes("date-time", "datetime")]
+#[case::wider("isbn-13", "isbn")]
+#[case::wider_names("k8sshortname", "k8s-long-name")]
+fn formats_that_were_there(#[case] before: &str, #[case] after: &str) {
+    let side = |format: &str| field(&json!({"type": "string", "format": format}));
+    assert_eq!(said(&forward(&side(before), &side(after), "1.36")), []);
 }

@@ -3,7 +3,11 @@
 // Helpers of tests, where a panic is a failed test.
 #![allow(clippy::unwrap_used)]
 
-use gantry_fleet_domain::crd_diff::{Crd, Impact, Kind, Options, Report, Verdict, compare};
+use gantry_fleet_domain::crd_diff::{
+    Crd, Impact, Kind, Options, Report, Verdict, compare,
+    object::{Checker, fill_in, filled_in},
+    parse_schema,
+};
 use rstest::rstest;
 use serde_json::{Value, json};
 
@@ -150,7 +154,8 @@ fn a_null_that_is_dropped(#[case] more: Value, #[case] impact: Option<Impact>) {
 /// A null that was dropped stays where the field becomes nullable, and then counts.
 #[rstest]
 #[case::not_listed(json!({"enum": ["x"]}), json!({}), Some((Kind::NullKept, Impact::Warning, ".spec.a")))]
-#[case::listed(json!({"enum": ["x", null]}), json!({}), None)]
+#[case::listed(json!({"enum": ["x", null]}), json!({}), Some((Kind::NullKept, Impact::Warning, ".spec.a")))]
+#[case::listed_in_a_combination(json!({"allOf": [{"enum": ["x"]}]}), json!({}), None)]
 #[case::with_a_default(json!({"enum": ["x"], "default": "x"}), json!({}), Some((Kind::NullKept, Impact::Warning, ".spec.a")))]
 #[case::was_missed(json!({"enum": ["x"]}), json!({"required": ["a"]}), None)]
 #[case::was_filled_in(json!({"enum": ["x"], "default": "x"}), json!({"required": ["a"]}), Some((Kind::NullKept, Impact::Warning, ".spec.a")))]
@@ -216,4 +221,68 @@ fn the_key_of_a_list(#[case] old: Value, #[case] new: Value, #[case] tightens: b
     let expected: &[_] = &[(Kind::ListTightened, Impact::Breaking, ".spec.ports")];
     let report = report(&side(old, "a"), &side(new, "b"));
     assert_eq!(found(&report), &expected[..usize::from(tightens)]);
+}
+
+/// A null that may not be one gets the default, in lists and maps as in fields.
+#[rstest]
+#[case::list(json!({"type": "array", "items": {"type": "string", "nullable": true}}), json!({"type": "array", "items": {"type": "string", "default": "d"}}), json!(["a", null]), json!(["a", "d"]), ".spec.a[*]")]
+#[case::map(json!({"type": "object", "additionalProperties": {"type": "string", "nullable": true}}), json!({"type": "object", "additionalProperties": {"type": "string", "default": "d"}}), json!({"k": null}), json!({"k": "d"}), ".spec.a.*")]
+#[case::counted_map(json!({"type": "object", "minProperties": 1, "additionalProperties": {"type": "string", "nullable": true}}), json!({"type": "object", "minProperties": 1, "additionalProperties": {"type": "string", "default": "d"}}), json!({"k": null}), json!({"k": "d"}), ".spec.a.*")]
+#[case::objects(json!({"type": "array", "items": {"type": "object", "nullable": true, "properties": {"x": {"type": "string"}}}}), json!({"type": "array", "items": {"type": "object", "default": {}, "properties": {"x": {"type": "string", "default": "y"}}}}), json!([null]), json!([{"x": "y"}]), ".spec.a[*]")]
+fn a_null_that_gives_way(
+    #[case] old: Value,
+    #[case] new: Value,
+    #[case] stored: Value,
+    #[case] filled: Value,
+    #[case] path: &str,
+) {
+    let mut value = stored;
+    let schema = parse_schema(&new);
+    assert_eq!(*filled_in(&schema, &value), filled);
+    fill_in(&schema, &mut value);
+    assert_eq!(value, filled);
+    let side = |a: Value| with(json!({"a": a}), &json!({}));
+    let report = report(&side(old), &side(new));
+    assert_eq!(report.forward, Some(Verdict::Safe), "{:#?}", report.findings);
+    assert!(
+        report
+            .findings
+            .iter()
+            .any(|f| f.kind == Kind::NullDropped && f.path == path)
+    );
+}
+
+/// A null is put to the listed values of its own schema, which take none even if they name one, and to no other list.
+#[rstest]
+#[case::own(json!({"enum": ["x"]}), true)]
+#[case::own_with_null(json!({"enum": ["x", null]}), true)]
+#[case::all_of(json!({"allOf": [{"enum": ["x"]}]}), false)]
+#[case::one_any_of(json!({"anyOf": [{"enum": ["x"]}]}), false)]
+#[case::one_one_of(json!({"oneOf": [{"allOf": [{"enum": ["x"]}]}]}), false)]
+#[case::any_of(json!({"anyOf": [{"enum": ["x"]}, {"enum": ["y"]}]}), false)]
+#[case::both(json!({"enum": ["x", null], "allOf": [{"enum": ["x", "y"]}]}), true)]
+#[case::length(json!({"minLength": 2}), false)]
+fn a_null_and_listed_values(#[case] more: Value, #[case] refused: bool) {
+    let mut before = json!({"type": "string", "nullable": true});
+    let old = with(json!({"a": before.clone()}), &json!({}));
+    before
+        .as_object_mut()
+        .unwrap()
+        .extend(more.as_object().unwrap().clone());
+    let new = with(json!({"a": before}), &json!({}));
+    let accepts = Checker::default().accepts(&parse_schema(&new), &json!({"a": null}));
+    assert_eq!(accepts, !refused);
+    let report = report(&old, &new);
+    assert_eq!(
+        report.findings.iter().any(|f| f.kind == Kind::NullRejected),
+        refused,
+        "{:#?}",
+        report.findings
+    );
+    // A list of a schema around speaks of the field as its own does.
+    let around = with(
+        json!({"a": {"type": "string", "nullable": true}}),
+        &json!({"allOf": [{"properties": {"a": {"enum": ["x"]}}}]}),
+    );
+    assert!(!Checker::default().accepts(&parse_schema(&around), &json!({"a": null})));
 }

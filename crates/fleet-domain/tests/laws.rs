@@ -389,18 +389,23 @@ fn general(schema: &Value) -> Value {
                 out.insert("uniqueItems".to_owned(), true.into());
             }
             "exclusiveMinimum" | "nullable" | "default" => {}
+            "enum" => {
+                let listed = value.as_array().unwrap().iter().filter(|value| !value.is_null());
+                let listed: Vec<Value> = listed.cloned().collect();
+                // Nothing is this text: an empty list is none in JSON Schema.
+                let none = || vec![json!("no such value")];
+                let listed = if listed.is_empty() { none() } else { listed };
+                out.insert(name.clone(), listed.into());
+            }
             _ => {
                 out.insert(name.clone(), value.clone());
             }
         }
     }
-    if node.get("nullable") == Some(&Value::Bool(true)) {
-        // The server puts a null to its type and to listed values, and to no combination.
-        let mut nothing = json!({"type": "null"});
-        if let Some(listed) = node.get("enum") {
-            nothing["enum"] = listed.clone();
-        }
-        return json!({"anyOf": [nothing, out]});
+    // The server puts a null to its type and to the listed values of its own schema, which take none; and to no combination.
+    let may_be_null = node.get("nullable") == Some(&Value::Bool(true)) || !out.contains_key("type");
+    if may_be_null && node.get("enum").is_none() {
+        return json!({"anyOf": [{"type": "null"}, out]});
     }
     Value::Object(out)
 }

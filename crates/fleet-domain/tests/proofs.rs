@@ -123,3 +123,80 @@ fn harm_that_no_finding_explains() {
         (Verdict::Breaking, Verdict::Breaking)
     );
 }
+
+/// However many fields objects have that no schema ever named: they are one place.
+#[test]
+fn objects_with_fields_of_any_name() {
+    let open = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true, "properties": {"b": {"type": "object", "properties": {"c": {"type": "string"}}}}});
+    let new = json!({"type": "object", "properties": {"b": {"type": "object", "properties": {"d": {"type": "string"}}}}});
+    let (old, new) = (crd(&open), crd(&new));
+    let mut prover = Prover::new("here", Some(&old), &new, "v1", None).unwrap();
+    for object in 0..3 {
+        // Looked up one by one in a list, these would take minutes.
+        let mut spec: serde_json::Map<String, Value> = (0..40_000)
+            .map(|i| (format!("f{object}-{i}"), json!(1)))
+            .collect();
+        spec.insert("b".to_owned(), json!({"c": "x"}));
+        let started = std::time::Instant::now();
+        prover.put(&json!({"metadata": {"name": "n"}, "spec": spec}));
+        assert!(started.elapsed() < std::time::Duration::from_secs(10));
+    }
+    let proof = prover.finish();
+    assert_eq!(proof.pruned, 3);
+    assert_eq!(
+        proof.places().collect::<Vec<_>>(),
+        [(".spec", 3), (".spec.b.c", 3)]
+    );
+    let options = Options {
+        forward: true,
+        ..Options::default()
+    };
+    let mut report = compare(std::slice::from_ref(&old), std::slice::from_ref(&new), &options);
+    report.prove(vec![proof], &BTreeSet::new());
+    let hurt: Vec<_> = report
+        .findings
+        .iter()
+        .filter(|finding| finding.impact == Impact::Breaking)
+        .map(|finding| (finding.path.as_str(), finding.hurt.map(|hurt| hurt.objects)))
+        .collect();
+    assert_eq!(hurt, [(".spec", Some(3)), (".spec.b.c", Some(3))]);
+}
+
+/// What was pruned before is no loss, and is found among many as fast as among few.
+#[test]
+fn objects_with_many_fields_that_were_pruned_already() {
+    let side = |fields: Value| crd(&json!({"type": "object", "properties": fields}));
+    let (old, new) = (side(json!({"a": {"type": "string"}})), side(json!({})));
+    let mut prover = Prover::new("here", Some(&old), &new, "v1", None).unwrap();
+    let mut spec: serde_json::Map<String, Value> = (0..60_000).map(|i| (format!("f{i}"), json!(1))).collect();
+    spec.insert("a".to_owned(), json!("x"));
+    let started = std::time::Instant::now();
+    prover.put(&json!({"metadata": {"name": "n"}, "spec": spec}));
+    assert!(started.elapsed() < std::time::Duration::from_secs(10));
+    let proof = prover.finish();
+    assert_eq!(proof.objects[0].reasons, [".spec.a is pruned"]);
+}
+
+/// Objects of a server come with the old default, and do not tell which are stored without it.
+#[rstest]
+#[case::required(json!({"required": ["a"]}), json!({"uid": "1"}), None)]
+#[case::required_in_a_file(json!({"required": ["a"]}), json!({}), Some(0))]
+#[case::missed(json!({"anyOf": [{"required": ["a"]}, {"required": ["b"]}]}), json!({"uid": "1"}), None)]
+#[case::missed_in_a_file(json!({"anyOf": [{"required": ["a"]}, {"required": ["b"]}]}), json!({}), Some(0))]
+#[case::counted(json!({"minProperties": 1}), json!({"uid": "1"}), None)]
+fn a_default_that_went(#[case] more: Value, #[case] metadata: Value, #[case] hurt: Option<u64>) {
+    let old = crd(&texts(json!({"type": "string", "default": "A"}), &more));
+    let new = crd(&texts(json!({"type": "string"}), &more));
+    let mut prover = Prover::new("here", Some(&old), &new, "v1", None).unwrap();
+    prover.put(&json!({"metadata": metadata, "spec": {"a": "A"}}));
+    let options = Options {
+        forward: true,
+        ..Options::default()
+    };
+    let mut report = compare(std::slice::from_ref(&old), std::slice::from_ref(&new), &options);
+    report.prove(vec![prover.finish()], &BTreeSet::new());
+    let finding = report.findings.iter().find(|f| f.impact <= Impact::Undecidable);
+    assert_eq!(finding.unwrap().hurt.map(|hurt| hurt.objects), hurt);
+    assert_eq!(report.verdict_by_harm() == Verdict::Safe, hurt.is_some());
+    assert_eq!(finding.unwrap().why.contains("from the API"), hurt.is_none());
+}

@@ -3,7 +3,9 @@
 // Helpers of tests, where a panic is a failed test.
 #![allow(clippy::unwrap_used)]
 
-use gantry_fleet_domain::crd_diff::{Class, Crd, Impact, Kind, Options, Report, Verdict, compare};
+use std::collections::BTreeSet;
+
+use gantry_fleet_domain::crd_diff::{Class, Crd, Impact, Kind, Options, Prover, Report, Verdict, compare};
 use rstest::rstest;
 use serde_json::{Value, json};
 
@@ -141,4 +143,119 @@ fn a_version_that_types_what_was_free(#[case] field: Value, #[case] loses: bool)
     let report = forward(side(&[]), side(&[typed]));
     let expected: &[_] = &[(Kind::VersionLoses, Impact::Breaking)];
     assert_eq!(kinds(&report), &expected[..usize::from(loses)]);
+}
+
+/// What is stored by another name alone has to meet what that version asks for.
+#[rstest]
+#[case::fits("", "", json!({"a": {"type": "string"}, "b": {"type": "string"}}), json!([]), None)]
+#[case::required("", "", json!({"a": {"type": "string"}, "b": {"type": "string"}}), json!(["b"]), Some((Class::RejectsObjects, Impact::Breaking)))]
+#[case::filled_in("", "", json!({"a": {"type": "string"}, "b": {"type": "string", "default": "x"}}), json!(["b"]), None)]
+#[case::listed("", "", json!({"a": {"type": "string", "enum": ["x"]}}), json!([]), Some((Class::RejectsObjects, Impact::Breaking)))]
+#[case::spared("1.33", "", json!({"a": {"type": "string", "enum": ["x"]}}), json!([]), Some((Class::Clients, Impact::Breaking)))]
+#[case::served_before("", "s", json!({"a": {"type": "string", "enum": ["x"]}}), json!([]), Some((Class::RejectsObjects, Impact::Undecidable)))]
+#[case::not_served_before("", " ", json!({"a": {"type": "string", "enum": ["x"]}}), json!([]), Some((Class::RejectsObjects, Impact::Breaking)))]
+fn storage_that_moves_to_a_tighter_version(
+    #[case] server: &str,
+    #[case] known: &str,
+    #[case] fields: Value,
+    #[case] required: Value,
+    #[case] expected: Option<(Class, Impact)>,
+) {
+    let a = json!({"a": {"type": "string"}});
+    let tight = |is: &str| {
+        let mut version = version("v1", is, &fields);
+        version["schema"]["openAPIV3Schema"]["properties"]["spec"]["required"] = required.clone();
+        version
+    };
+    let mut before = vec![version("v1beta1", "sS", &a)];
+    before.extend((!known.is_empty()).then(|| tight(known)));
+    let old = crd(&before.into());
+    let new = crd(&json!([version("v1beta1", "s", &a), tight("sS")]));
+    let options = Options {
+        forward: true,
+        server: server.parse().ok(),
+        ..Options::default()
+    };
+    let mut report = compare(std::slice::from_ref(&old), std::slice::from_ref(&new), &options);
+    let found = |report: &Report| {
+        let mut findings = report.findings.iter();
+        findings
+            .find(|finding| finding.kind == Kind::StorageRejects)
+            .cloned()
+    };
+    let finding = found(&report);
+    assert_eq!(finding.map(|finding| (finding.class, finding.impact)), expected);
+    assert_eq!(report.forward == Some(Verdict::Safe), expected.is_none());
+
+    // Objects of the old version tell whom it hurts.
+    let mut prover = Prover::new("here", Some(&old), &new, "v1beta1", options.server).unwrap();
+    for a in ["x", "y"] {
+        prover.put(&json!({"metadata": {"name": a}, "spec": {"a": a}}));
+    }
+    let proof = prover.finish();
+    let hurt = if required == json!(["b"]) { 2 } else { 1 };
+    assert_eq!(
+        proof.rejected + proof.rejected_when_changed,
+        if expected.is_some() { hurt } else { 0 }
+    );
+    report.prove(vec![proof], &BTreeSet::new());
+    let told = found(&report)
+        .and_then(|finding| finding.hurt)
+        .map(|hurt| hurt.objects);
+    assert_eq!(told, expected.map(|_| hurt));
+    assert_eq!(report.verdict_by_harm() == Verdict::Safe, expected.is_none());
+}
+
+/// With status as a subresource, new objects have none when they are validated, whatever is written or filled in.
+#[rstest]
+#[case::default_required(true, json!({"type": "object"}), json!(["spec"]), json!({"type": "object", "default": {}}), json!(["spec", "status"]), true)]
+#[case::optional(true, json!({"type": "object"}), json!(["spec"]), json!({"type": "object", "default": {}}), json!(["spec"]), false)]
+#[case::subresource_added(false, json!({"type": "object"}), json!(["spec", "status"]), json!({"type": "object"}), json!(["spec", "status"]), true)]
+#[case::as_before(true, json!({"type": "object"}), json!(["status"]), json!({"type": "object"}), json!(["status"]), false)]
+fn a_status_that_new_objects_lack(
+    #[case] subresource: bool,
+    #[case] before: Value,
+    #[case] asked: Value,
+    #[case] after: Value,
+    #[case] asks: Value,
+    #[case] told: bool,
+) {
+    let side = |is_apart: bool, status: &Value, required: &Value| {
+        let mut version = version("v1", "sS", &json!({}));
+        let root = &mut version["schema"]["openAPIV3Schema"];
+        root["properties"]["status"] = status.clone();
+        root["required"] = required.clone();
+        if is_apart {
+            version["subresources"]["status"] = json!({});
+        }
+        crd(&json!([version]))
+    };
+    let report = forward(side(subresource, &before, &asked), side(true, &after, &asks));
+    let expected: &[_] = &[(Kind::StatusRequired, Impact::Breaking)];
+    assert_eq!(kinds(&report), &expected[..usize::from(told)]);
+    let harmless = report.findings.iter().any(|f| f.kind == Kind::RequiredDefaulted);
+    assert!(!harmless, "{:?}", report.findings);
+}
+
+/// The same for rules: every stored object has a status, and what is made anew has none.
+#[rstest]
+#[case::subresource(true, &[(Kind::RuleAdded, Impact::Breaking)])]
+#[case::ordinary_field(false, &[])]
+fn a_rule_about_a_status_that_new_objects_lack(
+    #[case] subresource: bool,
+    #[case] expected: &[(Kind, Impact)],
+) {
+    let side = |rules: Value| {
+        let mut version = version("v1", "sS", &json!({}));
+        let root = &mut version["schema"]["openAPIV3Schema"];
+        root["properties"]["status"] = json!({"type": "object", "default": {}});
+        root["x-kubernetes-validations"] = rules;
+        if subresource {
+            version["subresources"]["status"] = json!({});
+        }
+        crd(&json!([version]))
+    };
+    let report = forward(side(json!([])), side(json!([{"rule": "has(self.status)"}])));
+    assert_eq!(kinds(&report), expected);
+    assert!(report.findings.iter().all(|f| f.class >= Class::Clients));
 }

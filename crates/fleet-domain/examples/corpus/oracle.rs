@@ -136,6 +136,9 @@ fn fill_in(schema: &Value, value: &mut Value) {
     match value {
         Value::Object(fields) => {
             fields.retain(|name, value| {
+                if let Some(child) = place::field(schema, name) {
+                    replace(child, value);
+                }
                 !value.is_null() || place::field(schema, name).is_none_or(|child| is(child, "nullable"))
             });
             for (name, property) in schema["properties"].as_object().into_iter().flatten() {
@@ -154,11 +157,22 @@ fn fill_in(schema: &Value, value: &mut Value) {
         Value::Array(items) => {
             if let Some(schema) = schema.get("items") {
                 for item in items {
+                    replace(schema, item);
                     fill_in(schema, item);
                 }
             }
         }
         _ => {}
+    }
+}
+
+/// A null that may not be one gets the default.
+fn replace(schema: &Value, value: &mut Value) {
+    if let Some(default) = schema.get("default")
+        && value.is_null()
+        && !is(schema, "nullable")
+    {
+        default.clone_into(value);
     }
 }
 
@@ -231,14 +245,14 @@ fn general(schema: &Value) -> Value {
             "items" | "not" => general(value),
             "additionalProperties" if value.is_object() => general(value),
             "anyOf" | "oneOf" | "allOf" => value.as_array().into_iter().flatten().map(general).collect(),
-            "type" if is(schema, "nullable") => json!([value, "null"]),
             // Checked from 1.36 on, and never of a stored value that is left alone.
             "format" if value == "int32" || value == "float" => continue,
             "required" if value.as_array().is_none_or(Vec::is_empty) => continue,
             "enum" | "required" => {
                 let mut once: Vec<Value> = Vec::new();
                 for entry in value.as_array().into_iter().flatten() {
-                    if !once.contains(entry) {
+                    // A list takes no null, whatever it names.
+                    if !once.contains(entry) && !entry.is_null() {
                         once.push(entry.clone());
                     }
                 }
@@ -256,15 +270,15 @@ fn general(schema: &Value) -> Value {
         out.insert(name.clone(), translated);
     }
     if is(schema, "x-kubernetes-int-or-string") {
-        let kinds = if is(schema, "nullable") {
-            json!(["integer", "string", "null"])
-        } else {
-            json!(["integer", "string"])
-        };
-        out.insert("type".to_owned(), kinds);
+        out.insert("type".to_owned(), json!(["integer", "string"]));
     }
     if schema["x-kubernetes-list-type"] == "set" {
         out.insert("uniqueItems".to_owned(), true.into());
+    }
+    // A null is put to the type and to the list of values, and to nothing else.
+    let may_be_null = is(schema, "nullable") || !out.contains_key("type");
+    if may_be_null && !out.contains_key("enum") {
+        return json!({"anyOf": [{"type": "null"}, out]});
     }
     Value::Object(out)
 }

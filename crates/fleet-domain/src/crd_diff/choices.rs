@@ -3,13 +3,15 @@
 //! Exactly where that is possible: branches that became fewer or more, branches that only speak of fields which no old
 //! object can have, and branches of which one implies the other. Otherwise it says that it does not know.
 
+use std::cell::LazyCell;
+
 use super::{
     kind::Kind,
     limits,
     object::Checker,
     pattern::{self, Budget, Inclusion},
     presence::Presence,
-    said,
+    print, said,
     schema::{Choices, ListType, Schema, Types},
     server::ServerVersion,
     sink::Sink,
@@ -64,6 +66,9 @@ pub fn compare(
     let mut left = MAX_NESTED;
     if !(count(&old.choices, &mut left) && count(&new.choices, &mut left)) {
         sink.add(Kind::ChoiceChanged, "combinations", "other combinations");
+        sink.stands_for(|| {
+            print::of_each([print::of_choices(&old.choices), print::of_choices(&new.choices)])
+        });
         sink.undecidable(format!(
             "there are more than {MAX_NESTED} branches within branches, and so many are not compared"
         ));
@@ -91,6 +96,8 @@ pub fn compare(
     let rules = sink.may_be(ServerVersion::evaluates_rules);
     let mut presence = Presence::new(old, new, root, rules);
     let mut tightened = false;
+    // What was there before is looked at once for all that is there now.
+    let known = LazyCell::new(|| print::of_choices(before));
     for group in &after.any {
         let mut groups = before.any.iter().chain(&before.one);
         if fuel.is_left()
@@ -103,6 +110,7 @@ pub fn compare(
         }
         tightened = true;
         report(sink, "anyOf", before.any.first(), group, before.any.len() == 1);
+        sink.stands_for(|| print::of_each([*known, print::of_branches(group)]));
     }
     for group in &after.one {
         if fuel.is_left()
@@ -112,6 +120,7 @@ pub fn compare(
         }
         tightened = true;
         report(sink, "oneOf", before.one.first(), group, before.one.len() == 1);
+        sink.stands_for(|| print::of_each([*known, print::of_branches(group)]));
     }
     for not in &after.not {
         if fuel.is_left()
@@ -130,6 +139,7 @@ pub fn compare(
             );
             sink.undecidable("what two negations let through cannot be compared in general");
         }
+        sink.stands_for(|| print::of_each([*known, print::of(not)]));
     }
     if !tightened && !before.is_empty() {
         sink.add(Kind::Loosened, "a combination", "a wider one, or none");

@@ -33,6 +33,8 @@ pub struct Crd {
     pub preserves_unknown: bool,
     pub conversion: Conversion,
     pub versions: Vec<Version>,
+    /// The release of Helm, with its namespace, that removes the definition when its chart does not have it any more.
+    pub release: Option<String>,
     /// Known only where the definition comes from a cluster.
     pub stored_versions: Option<BTreeSet<String>>,
 }
@@ -121,6 +123,7 @@ impl Crd {
             categories: texts(&names["categories"]),
             preserves_unknown,
             conversion: conversion(&spec["conversion"]),
+            release: release(&document["metadata"]),
             stored_versions: document["status"]["storedVersions"]
                 .as_array()
                 .filter(|versions| !versions.is_empty())
@@ -140,6 +143,17 @@ impl Crd {
     pub fn storage(&self) -> Option<&Version> {
         self.versions.iter().find(|version| version.storage)
     }
+}
+
+/// Helm does not look after what came from `crds/`, and leaves alone what is to be kept.
+fn release(metadata: &Value) -> Option<String> {
+    let annotation = |name: &str| metadata["annotations"][name].as_str();
+    let is_helms = metadata["labels"]["app.kubernetes.io/managed-by"] == "Helm";
+    let name = annotation("meta.helm.sh/release-name").filter(|name| is_helms && !name.is_empty())?;
+    let stays =
+        annotation("helm.sh/resource-policy").is_some_and(|policy| policy.eq_ignore_ascii_case("keep"));
+    let namespace = annotation("meta.helm.sh/release-namespace").unwrap_or_default();
+    (!stays).then(|| format!("{namespace}/{name}"))
 }
 
 fn versions(spec: &Value, preserves_unknown: bool) -> Vec<Version> {

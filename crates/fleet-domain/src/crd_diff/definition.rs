@@ -1,17 +1,16 @@
 //! Compares two definitions of one kind: names, scope, versions, conversion, subresources. Schemas are `walk`'s.
 
-use std::{
-    collections::{BTreeSet, HashMap},
-    fmt::Write as _,
-};
+use std::collections::{BTreeSet, HashMap};
 
 use super::{
     crd::{Column, Crd, Version},
     finding::{Class, Direction, Finding, Impact},
     kind::Kind,
+    print,
     server::ServerVersion,
     sink::Sink,
     walk::{self, Work},
+    words::shorten,
 };
 
 pub fn compare(old: &Crd, new: &Crd, direction: Direction, server: Option<ServerVersion>) -> Vec<Finding> {
@@ -30,11 +29,13 @@ pub fn compare(old: &Crd, new: &Crd, direction: Direction, server: Option<Server
         match afterwards.get(version.name.as_str()) {
             Some(after) => sink.in_version(&version.name, |sink| {
                 versions(sink, version, after);
+                sink.drops_status = after.status;
                 walk::compare(sink, &version.schema, &after.schema, &mut work);
             }),
             None => removed(&mut sink, old, version),
         }
     }
+    storage_refuses(&mut sink, old, new, &mut work);
     let came = |version: &&Version| !before.contains_key(version.name.as_str());
     for version in new.versions.iter().filter(came) {
         let after = if version.served { "served" } else { "not served" };
@@ -191,6 +192,15 @@ fn versions(sink: &mut Sink<'_>, old: &Version, new: &Version) {
         ),
         _ => {}
     }
+    let asks = |version: &Version| version.status && version.schema.required.contains("status");
+    if asks(new) && !asks(old) {
+        sink.add_at(
+            Kind::StatusRequired,
+            ".status",
+            "not asked of new objects",
+            "required, and dropped from new objects",
+        );
+    }
     match (&old.scale, &new.scale) {
         (Some(_), None) => sink.add_at(Kind::ScaleRemoved, path("subresources.scale"), "there", "gone"),
         (Some(before), Some(after)) if before != after => {
@@ -342,11 +352,7 @@ fn lost_between(before: &Version, after: &Version, left: &mut usize) -> Lost {
 /// A few of many places.
 fn few<'p>(places: impl IntoIterator<Item = &'p String>) -> String {
     let places: Vec<&str> = places.into_iter().map(String::as_str).collect();
-    let mut named = places.iter().take(6).copied().collect::<Vec<_>>().join(", ");
-    if places.len() > 6 {
-        let _ = write!(named, " and {} more", places.len() - 6);
-    }
-    named
+    shorten(&places)
 }
 
 fn storage(sink: &mut Sink<'_>, old: &Crd, new: &Crd) {
@@ -375,6 +381,53 @@ fn storage(sink: &mut Sink<'_>, old: &Crd, new: &Crd) {
             format!("{} knows {named}", before.name),
             format!("{} does not", after.name),
         );
+    }
+}
+
+/// What is stored by another name alone meets what that version asks for.
+fn storage_refuses(sink: &mut Sink<'_>, old: &Crd, new: &Crd, work: &mut Work) {
+    let (Some(before), Some(after)) = (old.storage(), new.storage()) else {
+        return;
+    };
+    let is_told = new.conversion.webhook || new.version(&before.name).is_none();
+    if before.name == after.name || is_told || before.schema == after.schema {
+        return;
+    }
+    let mut inner = sink.beside();
+    walk::compare(&mut inner, &before.schema, &after.schema, work);
+    let refuses = |finding: &Finding| {
+        let harms = finding.impact <= Impact::Undecidable;
+        // That something is of another type is told as lost.
+        harms
+            && finding.kind != Kind::TypeChanged
+            && (finding.class == Class::RejectsObjects || finding.ratcheted)
+    };
+    let refused: Vec<Finding> = inner.finish().into_iter().filter(refuses).collect();
+    let Some(first) = refused.first() else { return };
+    let places = refused
+        .iter()
+        .map(|finding| &finding.path)
+        .collect::<BTreeSet<_>>();
+    sink.add_at(
+        Kind::StorageRejects,
+        "spec.versions[].storage",
+        format!("{} takes more at {}", before.name, few(places)),
+        format!("{} refuses it", after.name),
+    );
+    sink.stands_for(|| print::of_all(refused.iter().map(|finding| print::of_text(&finding.fingerprint))));
+    if refused.iter().all(|finding| finding.ratcheted) {
+        sink.ratcheted();
+    }
+    if old.version(&after.name).is_some_and(|known| known.served) {
+        sink.undecidable(format!(
+            "{} was served before, and whether there are objects that do not meet it depends on what wrote them",
+            after.name
+        ));
+    } else if refused
+        .iter()
+        .all(|finding| finding.impact == Impact::Undecidable)
+    {
+        sink.undecidable(first.undecidable.clone().unwrap_or_default());
     }
 }
 

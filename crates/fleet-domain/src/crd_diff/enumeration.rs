@@ -43,6 +43,19 @@ impl Enumeration {
         Self::new(once.map(|(value, _)| value).collect())
     }
 
+    /// A null is spared, or not: the server puts it to the list of its own schema, which takes none whatever it names,
+    /// and to no list of a combination.
+    pub fn spare_null(&mut self, spared: bool) {
+        if self.contains(&Value::Null) != spared {
+            let mut values = std::mem::take(&mut self.values);
+            values.retain(|value| !value.is_null());
+            if spared {
+                values.push(Value::Null);
+            }
+            *self = Self::new(values);
+        }
+    }
+
     /// The places of values that stand further up already.
     fn repeated(&self) -> Vec<usize> {
         let groups = self.index.chunk_by(|(one, _), (other, _)| one == other);

@@ -112,6 +112,9 @@ pub struct Finding {
     pub undecidable: Option<String>,
     /// The server lets stored objects pass as long as the value is left alone.
     pub ratcheted: bool,
+    /// Objects that come from the API do not tell whom it hurts: they have the old defaults.
+    #[serde(skip)]
+    pub veiled: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hurt: Option<Hurt>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -140,6 +143,11 @@ impl Finding {
             before,
             &self.after,
         ]);
+    }
+
+    /// Makes the fingerprint one of this content too.
+    pub fn stand_for(&mut self, content: u64) {
+        self.fingerprint = fingerprint(&[&self.fingerprint, &content.to_string()]);
     }
 
     /// Worst first, then by place.

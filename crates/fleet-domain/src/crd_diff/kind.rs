@@ -105,6 +105,10 @@ kinds! {
         "Objects are stored in another version, conversion only changes `apiVersion`, and the new storage version does not know these fields, or knows them as another type: they are pruned, or refused."
         "owners of objects that use these fields"
         "Name the fields in the new version as well, or convert with a webhook."
+    StorageRejects "storage-rejects-objects" RejectsObjects Breaking false
+        "Objects are stored in another version, conversion only changes `apiVersion`, and the new storage version refuses what the old one takes: an object that does not meet it is refused when it is written through that version, by the upgraded operator or by a migration."
+        "owners of objects that do not meet the new version, and whoever migrates stored objects"
+        "Let the new version take what is stored, fill in with defaults what it asks for, or convert with a webhook; check the stored objects with --objects."
     ConversionChanged "conversion-changed" Clients Warning false
         "Versions are converted differently. While a conversion webhook does not answer, no object of this kind can be read or written."
         "everybody who uses this kind, for as long as the webhook is not ready"
@@ -121,6 +125,10 @@ kinds! {
         "Writes to `status` through the object itself are silently ignored from now on; only `/status` changes it."
         "controllers that write status with the object"
         "Let controllers write status through the subresource."
+    StatusRequired "status-required" Clients Breaking false
+        "`status` is required, and only `/status` writes it: the server drops it from every new object before it validates, whether it was written or filled in. Stored objects keep theirs, but no new one can be made."
+        "everybody who makes objects of this kind"
+        "Do not require status."
     ScaleRemoved "scale-subresource-removed" Clients Breaking false
         "Requests to `/scale` are answered with 404: autoscalers and `kubectl scale` stop working."
         "autoscalers, and people who scale by hand"
@@ -214,7 +222,7 @@ kinds! {
         "owners of objects with an explicit null"
         "Keep the field nullable."
     NullDropped "null-dropped" Clients Warning false
-        "An explicit null is dropped, as if the field had been left out."
+        "An explicit null is dropped, as if the field had been left out, or gives way to the default."
         "controllers that tell null from absent"
         "Check that readers treat an absent field as they treated null."
     NullKept "null-kept" Clients Warning false

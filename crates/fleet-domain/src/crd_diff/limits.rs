@@ -11,6 +11,7 @@ use super::{
     number::{Bound, Number, write_canonical},
     object::{Checker, format},
     pattern::{self, Budget, Inclusion},
+    print,
     schema::{Count, Enumeration, Limits, Schema, Types},
     sink::Sink,
 };
@@ -42,6 +43,7 @@ pub fn compare(sink: &mut Sink<'_>, old: &Schema, new: &Schema, patterns: &mut B
             closed_list(sink, old, new, &values);
         } else {
             sink.add(Kind::PatternAdded, "listed values", "listed values and a pattern");
+            sink.stands_for(|| print::of_limits(&new.limits));
             sink.undecidable(pattern::TOO_MANY);
         }
         return shared;
@@ -142,6 +144,7 @@ fn closed_list(sink: &mut Sink<'_>, old: &Schema, new: &Schema, values: &[(usize
         .collect();
     if checker.skipped_patterns > 0 {
         sink.add(Kind::PatternAdded, "listed values", "listed values and a pattern");
+        sink.stands_for(|| print::of_limits(&new.limits));
         sink.undecidable("one of the patterns is too large, or of a form that is not understood");
     }
     let types_changed = old.types.and(new.types).without(Types::NULL).is_empty();
@@ -250,6 +253,7 @@ fn numbers(sink: &mut Sink<'_>, old: &Schema, new: &Schema) -> bool {
     let (steps, known) = (&new.limits.multiples, &old.limits.multiples);
     if steps != known && steps.len().saturating_mul(known.len()) > MAX_STEPS {
         sink.add(Kind::LimitTightened, "other steps", "steps");
+        sink.stands_for(|| print::of_limits(&new.limits));
         sink.undecidable("there are so many steps under multipleOf that they are not compared");
         return true;
     }
@@ -458,35 +462,34 @@ fn looser(old: &Limits, new: &Limits) -> bool {
     old != new
 }
 
-/// Values in words: a few by name, the others by number and a hash, so that two long lists are not taken for one.
+/// Values in words: a few by name, the others by number and a hash, so that two long lists are not taken for one. Their
+/// order says nothing, and so the first of all are named in any.
 pub fn list(values: &[Value]) -> String {
-    let named: Vec<String> = values
-        .iter()
-        .take(NAMED_VALUES)
-        .map(ToString::to_string)
-        .collect();
+    let mut named: Vec<String> = Vec::with_capacity(NAMED_VALUES + 1);
+    let (mut written, mut sum) = (String::new(), 0_u64);
+    for value in values {
+        written.clear();
+        write_canonical(value, &mut written);
+        if values.len() > NAMED_VALUES {
+            sum = sum.wrapping_add(print::of_text(&written));
+        }
+        let place = named.partition_point(|known| *known < written);
+        if place < NAMED_VALUES {
+            named.insert(place, written.clone());
+            named.truncate(NAMED_VALUES);
+        }
+    }
     let mut text = named.join(", ");
-    if let Some(others @ [_, ..]) = values.get(NAMED_VALUES..) {
-        // Added up, because the order of values says nothing, and to sort a giant list takes long.
-        let mut written = String::new();
-        let sum = others.iter().fold(0, |sum: u64, value| {
-            written.clear();
-            write_canonical(value, &mut written);
-            sum.wrapping_add(print(&written))
-        });
-        let _ = write!(text, " and {} more (#{:06x})", others.len(), sum >> 40);
+    if let Some(others @ 1..) = values.len().checked_sub(named.len()) {
+        let first = print::of_all(named.iter().map(|known| print::of_text(known)));
+        let _ = write!(
+            text,
+            " and {others} more (#{:06x})",
+            sum.wrapping_sub(first) >> 40
+        );
     }
     if text.is_empty() {
         text.push_str("nothing");
     }
     text
-}
-
-/// A short hash that stays the same for ever, as fingerprints have to: FNV-1a, stirred once more for its upper bits.
-fn print(text: &str) -> u64 {
-    let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-    });
-    let hash = (hash ^ (hash >> 32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    hash ^ (hash >> 29)
 }

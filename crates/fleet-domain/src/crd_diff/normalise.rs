@@ -17,12 +17,35 @@ pub enum Role {
 }
 
 /// Folds one branch of `allOf` into the schema that holds it: both have to be met.
-pub fn merge(schema: &mut Schema, mut branch: Schema, role: Role) {
+pub fn fold(schema: &mut Schema, mut branch: Schema, role: Role) {
+    // A null is not put to it.
+    if let Some(listed) = branch
+        .limits
+        .given()
+        .and_then(|limits| limits.enumeration.as_mut())
+    {
+        listed.spare_null(true);
+    }
+    let others = [&mut branch.additional, &mut branch.items];
+    let children = others.into_iter().flatten().map(|child| &mut **child);
+    for child in branch.properties.values_mut().chain(children) {
+        child.hold();
+    }
+    merge(schema, branch, role);
+}
+
+/// What two schemas say of one place.
+fn merge(schema: &mut Schema, mut branch: Schema, role: Role) {
     schema.forget();
     schema.types = schema.types.and(branch.types);
     unite(&mut schema.required, branch.required);
     if let Some(limits) = branch.limits.given() {
         merge_limits(&mut schema.limits, std::mem::take(limits));
+        if let Some(listed) = &mut schema.limits.enumeration
+            && !schema.types.has(Types::NULL)
+        {
+            listed.spare_null(false);
+        }
     }
     if let Some(choices) = branch.choices.given() {
         schema.choices.any.append(&mut choices.any);
@@ -31,6 +54,10 @@ pub fn merge(schema: &mut Schema, mut branch: Schema, role: Role) {
     }
     schema.rules.append(&mut branch.rules);
     schema.atomic_map |= branch.atomic_map;
+    schema.held = match (schema.held, branch.held) {
+        (Some(own), Some(more)) => Some(own.wrapping_add(more)),
+        (own, more) => own.or(more),
+    };
     schema.unread = schema.unread.take().or(branch.unread);
     merge_properties(schema, branch.properties, role);
     merge_child(&mut schema.items, branch.items, role);
@@ -196,7 +223,7 @@ fn tidy_choices(schema: &mut Schema, role: Role) {
     }
     if !single.is_empty() {
         for branch in single {
-            merge(schema, branch, role);
+            fold(schema, branch, role);
         }
         tidy(schema, role);
     }
@@ -234,40 +261,51 @@ pub fn without_int_or_string(any: Vec<Schema>) -> Vec<Schema> {
     if is_pair { Vec::new() } else { any }
 }
 
-/// Which formats a server checks. Unknown ones are ignored by it, and so by us.
+/// The formats that a server checks. Unknown ones are ignored by it, and so by us.
+const FORMATS: &[&str] = &[
+    "bsonobjectid",
+    "uri",
+    "email",
+    "hostname",
+    "ipv4",
+    "ipv6",
+    "cidr",
+    "mac",
+    "uuid",
+    "uuid3",
+    "uuid4",
+    "uuid5",
+    "isbn",
+    "isbn10",
+    "isbn13",
+    "creditcard",
+    "ssn",
+    "hexcolor",
+    "rgbcolor",
+    "byte",
+    "date",
+    "duration",
+    "date-time",
+    "k8s-short-name",
+    "k8s-long-name",
+];
+
+/// A format in one spelling: a server does not look at the dashes of its name.
+pub fn format_name(format: &str) -> &str {
+    let without = |name: &'_ str| name.bytes().filter(|byte| *byte != b'-').collect::<Vec<u8>>();
+    let wanted = without(format);
+    let mut known = FORMATS.iter();
+    let known = known.find(|known| **known == format || without(known) == wanted);
+    known.copied().unwrap_or(format)
+}
+
+/// Whether a server checks this format of such values.
 pub fn format_matters(format: &str, types: Types) -> bool {
-    const TEXT: &[&str] = &[
-        "bsonobjectid",
-        "uri",
-        "email",
-        "hostname",
-        "ipv4",
-        "ipv6",
-        "cidr",
-        "mac",
-        "uuid",
-        "uuid3",
-        "uuid4",
-        "uuid5",
-        "isbn",
-        "isbn10",
-        "isbn13",
-        "creditcard",
-        "ssn",
-        "hexcolor",
-        "rgbcolor",
-        "byte",
-        "date",
-        "duration",
-        "date-time",
-        "k8s-short-name",
-        "k8s-long-name",
-    ];
     match format {
         // Integers have 64 bits without being told. Beside another type, or none, the server looks at neither.
         "int32" => types.without(Types::NULL) == Types::INTEGER,
         "float" => types.without(Types::NULL) == Types::NUMBER,
-        text => types.has(Types::STRING) && TEXT.contains(&text),
+        text => types.has(Types::STRING) && FORMATS.contains(&text),
     }
 }
 

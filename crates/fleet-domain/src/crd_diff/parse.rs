@@ -108,7 +108,7 @@ fn parse_at(value: &Value, depth: usize, preserve: bool, role: Role) -> Schema {
                 .collect();
             branch.forget();
         }
-        normalise::merge(&mut schema, branch, role);
+        normalise::fold(&mut schema, branch, role);
     }
     normalise::tidy(&mut schema, role);
     schema
@@ -255,17 +255,17 @@ fn limits(words: &Words<'_>) -> Rare<Limits> {
         }
         texts
     };
-    let format = words.format.and_then(Value::as_str).map(|format| match format {
-        // The server reads both as one.
-        "datetime" => "date-time",
-        other => other,
-    });
+    let format = words.format.and_then(Value::as_str).map(normalise::format_name);
     Limits {
         enumeration: words
             .enumeration
             .and_then(Value::as_array)
             .filter(|values| !values.is_empty())
-            .map(|values| Box::new(Enumeration::new(values.clone()))),
+            .map(|values| {
+                let mut listed = Enumeration::new(values.clone());
+                listed.spare_null(false);
+                Box::new(listed)
+            }),
         minimum: bound(words.minimum, words.exclusive_minimum),
         maximum: bound(words.maximum, words.exclusive_maximum),
         multiples: words

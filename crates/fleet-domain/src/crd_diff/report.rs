@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::civil::Date;
 use serde::Serialize;
@@ -174,13 +174,23 @@ fn set(old: &[Crd], new: &[Crd], direction: Direction, options: &Options) -> Vec
         Direction::Forward => (options.old_is_cluster, options.new_is_cluster),
         Direction::Backward => (options.new_is_cluster, options.old_is_cluster),
     };
+    let releases = Releases::new(old, &index);
     let mut findings = Vec::new();
     for crd in old {
         let mut sink = Sink::new(&crd.name, direction, options.server);
         match index.get(crd.name.as_str()) {
             Some(after) => findings.append(&mut definition::compare(crd, after, direction, options.server)),
             None if old_is_cluster => {
-                if new.iter().any(|other| other.group == crd.group) {
+                if let Some(release) = crd
+                    .release
+                    .as_deref()
+                    .filter(|release| releases.ships(crd, release))
+                {
+                    sink.add_at(Kind::CrdRemoved, "", "in the cluster", "not in the set");
+                    sink.note(&format!(
+                        "It belongs to Helm's release {release}: an upgrade to a chart without it deletes it, unless it has the annotation helm.sh/resource-policy: keep."
+                    ));
+                } else if new.iter().any(|other| other.group == crd.group) {
                     sink.add_at(Kind::CrdLeftOut, "", "in the cluster", "not in the set");
                 }
             }
@@ -201,6 +211,27 @@ fn set(old: &[Crd], new: &[Crd], direction: Direction, options: &Options) -> Vec
         }
     }
     findings
+}
+
+/// Which releases of Helm the new set is for: those that have others of its definitions in the cluster.
+struct Releases<'c> {
+    known: BTreeSet<&'c str>,
+    groups: BTreeSet<&'c str>,
+}
+
+impl<'c> Releases<'c> {
+    fn new(old: &'c [Crd], new: &BTreeMap<&str, &'c Crd>) -> Self {
+        let shared = old.iter().filter(|crd| new.contains_key(crd.name.as_str()));
+        Self {
+            known: shared.filter_map(|crd| crd.release.as_deref()).collect(),
+            groups: new.values().map(|crd| crd.group.as_str()).collect(),
+        }
+    }
+
+    /// Where nothing tells, a set with definitions of the same group may be the chart of that release.
+    fn ships(&self, crd: &Crd, release: &str) -> bool {
+        self.known.contains(release) || (self.known.is_empty() && self.groups.contains(crd.group.as_str()))
+    }
 }
 
 /// A definition that is new and has the same kind or the same plural name.

@@ -22,6 +22,37 @@ pub fn compare(sink: &mut Sink<'_>, old: &Schema, new: &Schema, root: bool, mode
     if new.rules.is_empty() && old.rules.is_empty() || old == new {
         return;
     }
+    let mark = sink.mark();
+    rules(sink, old, new, root, model);
+    // What is made anew has no status, even where every stored object has one.
+    let lacks_status = root && sink.drops_status && (has_status(old) || has_status(new));
+    if lacks_status && new.rules != old.rules && !sink.has_harm_since(&mark) {
+        sink.back_to(mark);
+        let mark = sink.mark();
+        rules(sink, &without_status(old), &without_status(new), root, model);
+        sink.spares_stored_since(&mark, "Stored objects have a status, and new ones lack it.");
+    }
+}
+
+/// Whether all stored objects have a status, as far as the schema says.
+fn has_status(schema: &Schema) -> bool {
+    let status = schema.properties.get("status");
+    schema.required.contains("status") || status.is_some_and(|status| status.default.is_some())
+}
+
+/// The same for objects that are made anew.
+fn without_status(schema: &Schema) -> Schema {
+    let mut schema = schema.clone();
+    schema.required.remove("status");
+    if let Some(status) = schema.properties.get_mut("status") {
+        status.default = None;
+        status.forget();
+    }
+    schema.forget();
+    schema
+}
+
+fn rules(sink: &mut Sink<'_>, old: &Schema, new: &Schema, root: bool, model: &mut Model) {
     // Whether one of the old rules with this expression looks at new objects too.
     let mut known: HashMap<&str, bool> = HashMap::new();
     for rule in &old.rules {

@@ -10,116 +10,11 @@ use std::{
 
 use serde_json::Value;
 
-pub use super::enumeration::Enumeration;
+pub use super::{enumeration::Enumeration, types::Types};
 use super::{
     number::{Bound, Number},
     object::cel::Source,
 };
-
-/// The kinds of JSON values, as a set. Whole and broken numbers are told apart, because `integer` is less than `number`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Types(u8);
-
-impl Types {
-    pub const NULL: Self = Self(1);
-    pub const BOOLEAN: Self = Self(2);
-    pub const INTEGER: Self = Self(4);
-    pub const FRACTION: Self = Self(8);
-    pub const STRING: Self = Self(16);
-    pub const ARRAY: Self = Self(32);
-    pub const OBJECT: Self = Self(64);
-    pub const NUMBER: Self = Self(4 | 8);
-    pub const INT_OR_STRING: Self = Self(4 | 16);
-    pub const ANY: Self = Self(127);
-    /// One by one.
-    pub const EACH: [Self; 7] = [
-        Self::NULL,
-        Self::BOOLEAN,
-        Self::INTEGER,
-        Self::FRACTION,
-        Self::STRING,
-        Self::ARRAY,
-        Self::OBJECT,
-    ];
-
-    pub fn from_name(name: &str) -> Option<Self> {
-        Some(match name {
-            "boolean" => Self::BOOLEAN,
-            "integer" => Self::INTEGER,
-            "number" => Self::NUMBER,
-            "string" => Self::STRING,
-            "array" => Self::ARRAY,
-            "object" => Self::OBJECT,
-            "null" => Self::NULL,
-            _ => return None,
-        })
-    }
-
-    pub fn of(value: &Value) -> Self {
-        match value {
-            Value::Null => Self::NULL,
-            Value::Bool(_) => Self::BOOLEAN,
-            Value::Number(_) => match Number::from_json(value) {
-                Some(number) if number.is_integer() => Self::INTEGER,
-                _ => Self::FRACTION,
-            },
-            Value::String(_) => Self::STRING,
-            Value::Array(_) => Self::ARRAY,
-            Value::Object(_) => Self::OBJECT,
-        }
-    }
-
-    pub fn has(self, other: Self) -> bool {
-        self.0 & other.0 != 0
-    }
-
-    #[must_use]
-    pub fn and(self, other: Self) -> Self {
-        Self(self.0 & other.0)
-    }
-
-    #[must_use]
-    pub fn or(self, other: Self) -> Self {
-        Self(self.0 | other.0)
-    }
-
-    #[must_use]
-    pub fn without(self, other: Self) -> Self {
-        Self(self.0 & !other.0)
-    }
-
-    pub fn is_empty(self) -> bool {
-        self.0 == 0
-    }
-}
-
-impl std::fmt::Display for Types {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        if self.without(Self::NULL) == Self::ANY.without(Self::NULL) {
-            return f.write_str("anything");
-        }
-        let names = [
-            (Self::OBJECT, "object"),
-            (Self::ARRAY, "array"),
-            (Self::STRING, "string"),
-            (Self::BOOLEAN, "boolean"),
-        ];
-        let mut words: Vec<&str> = names
-            .iter()
-            .filter(|(kind, _)| self.has(*kind))
-            .map(|(_, name)| *name)
-            .collect();
-        if self.has(Self::FRACTION) {
-            words.push("number");
-        } else if self.has(Self::INTEGER) {
-            words.push("integer");
-        }
-        if self.has(Self::NULL) {
-            words.push("null");
-        }
-        f.write_str(&words.join(" or "))
-    }
-}
 
 /// How many there may be.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -352,6 +247,9 @@ pub struct Schema {
     pub choices: Rare<Choices>,
     pub list: ListType,
     pub rules: Vec<Rule>,
+    /// A part of what is said here and below stands in an `allOf` of the schema around, whose error it is then; this is a
+    /// hash of that part. What values are taken does not depend on it.
+    pub held: Option<u64>,
     /// What could not be read, because it is too deep or not a schema.
     pub unread: Option<Box<Value>>,
     pub(super) facts: OnceLock<Facts>,
@@ -403,6 +301,7 @@ impl Schema {
             choices: Rare::default(),
             list: ListType::Atomic,
             rules: Vec::new(),
+            held: None,
             unread: None,
             facts: OnceLock::new(),
         }
@@ -427,6 +326,7 @@ impl Schema {
             choices: Rare::default(),
             list: self.list.clone(),
             rules: self.rules.clone(),
+            held: self.held,
             unread: self.unread.clone(),
             facts: OnceLock::new(),
         }
@@ -435,6 +335,16 @@ impl Schema {
     /// To be called by whoever alters a schema that somebody may have looked at.
     pub fn forget(&mut self) {
         self.facts.take();
+    }
+
+    /// All that it says belongs to the schema around.
+    pub fn hold(&mut self) {
+        self.held = Some(self.facts().print);
+    }
+
+    /// Whether the schema around says something here that it did not say before.
+    pub fn is_held_anew(&self, old: Option<&Self>) -> bool {
+        self.held.is_some() && old.is_none_or(|old| old.held != self.held)
     }
 
     /// All that a schema says itself, without its children.
@@ -543,9 +453,11 @@ impl Schema {
 
     fn finds_defaults(&self) -> bool {
         let mut fields = self.properties.values();
-        fields.any(|field| field.default.is_some() || field.fills())
-            || self.additional.as_deref().is_some_and(Self::fills)
-            || self.items.as_deref().is_some_and(Self::fills)
+        // Of entries and of values of maps it takes the place of a null.
+        let fills = |field: &Self| field.default.is_some() || field.fills();
+        fields.any(fills)
+            || self.additional.as_deref().is_some_and(fills)
+            || self.items.as_deref().is_some_and(fills)
     }
 
     /// The server puts defaults in before it validates, so a required field that has one is never missing.

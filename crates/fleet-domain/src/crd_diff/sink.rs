@@ -37,6 +37,8 @@ pub struct Sink<'a> {
     steps: Vec<Step<'a>>,
     around: Around<'a>,
     above: Above<'a>,
+    /// How deep the schemas are of which a schema around says something new.
+    held: Vec<usize>,
     /// For findings that stop somebody, and for all others: a flood of harmless ones must not hide what does harm.
     harmful: Room,
     harmless: Room,
@@ -44,6 +46,8 @@ pub struct Sink<'a> {
     dropped: bool,
     /// Findings of this kind are not written down, only counted.
     pub untold: Option<(Kind, usize)>,
+    /// The new server drops `status` from objects that are made anew.
+    pub drops_status: bool,
     /// Where somebody wants to know: places that were free, and whose schema drops what is in values of another type.
     pub emptied: Option<Vec<String>>,
 }
@@ -86,12 +90,19 @@ impl<'a> Sink<'a> {
             steps: Vec::new(),
             around: Around::default(),
             above: Above::default(),
+            held: Vec::new(),
             harmful: Room::default(),
             harmless: Room::default(),
             dropped: false,
             untold: None,
+            drops_status: false,
             emptied: None,
         }
+    }
+
+    /// Another one for the same server and direction.
+    pub fn beside(&self) -> Self {
+        Self::new(self.crd, self.direction, self.server)
     }
 
     /// All that was found, and that there was more.
@@ -113,6 +124,7 @@ impl<'a> Sink<'a> {
         self.version = Some(version);
         inside(self);
         self.version = None;
+        self.drops_status = false;
     }
 
     pub fn enter(&mut self, step: Step<'a>) {
@@ -127,11 +139,15 @@ impl<'a> Sink<'a> {
     pub fn go_into(&mut self, old: &'a Schema, new: &'a Schema) {
         self.around.enter(self.steps.len(), old);
         self.above.enter(self.steps.len(), new);
+        if new.is_held_anew(Some(old)) {
+            self.held.push(self.steps.len());
+        }
     }
 
     pub fn come_out(&mut self) {
         self.around.leave(self.steps.len());
         self.above.leave(self.steps.len());
+        self.held.pop_if(|depth| *depth == self.steps.len());
     }
 
     /// Whether new combinations, of the object at this place or around it, may mind what becomes of its field.
@@ -162,6 +178,27 @@ impl<'a> Sink<'a> {
     /// Whether something was found since that may stop somebody.
     pub fn has_harm_since(&self, mark: &Mark) -> bool {
         self.harmful.findings < mark.harmful.findings
+    }
+
+    /// Says of all that was found since: objects that come from the API have the old defaults, and do not tell.
+    pub fn veil_since(&mut self, mark: &Mark) {
+        let found = self.findings.get_mut(mark.findings..).unwrap_or_default();
+        for finding in found {
+            finding.veiled = true;
+        }
+    }
+
+    /// Says of all that was found since and may stop somebody: stored objects are spared from it.
+    pub fn spares_stored_since(&mut self, mark: &Mark, sentence: &str) {
+        let found = self.findings.get_mut(mark.findings..).unwrap_or_default();
+        for finding in found {
+            if finding.impact <= Impact::Undecidable {
+                finding.class = finding.class.max(Class::Clients);
+                let why = finding.why.to_mut();
+                why.push(' ');
+                why.push_str(sentence);
+            }
+        }
     }
 
     /// As if nothing was found since.
@@ -259,6 +296,7 @@ impl<'a> Sink<'a> {
             action: meaning.action,
             undecidable: None,
             ratcheted: false,
+            veiled: false,
             hurt: None,
             waiver: None,
         };
@@ -297,6 +335,23 @@ impl<'a> Sink<'a> {
         }
     }
 
+    /// Says what the words of the last finding only count, or leave out: a waiver of it is none of another one.
+    pub fn stands_for(&mut self, content: impl FnOnce() -> u64) {
+        if let Some(last) = self.last() {
+            last.stand_for(content());
+        }
+    }
+
+    /// Says of the last finding that a server spares stored objects, if it does so at all.
+    pub fn ratcheted(&mut self) {
+        if !self.dropped
+            && let Some(mut last) = self.findings.pop()
+        {
+            self.ratchet(&mut last);
+            self.findings.push(last);
+        }
+    }
+
     /// Adds a sentence to the last finding.
     pub fn note(&mut self, sentence: &str) {
         if let Some(last) = self.last() {
@@ -312,6 +367,10 @@ impl<'a> Sink<'a> {
 
     /// Whether it is the whole object that is refused, which no write leaves alone. A field is missing in its parent.
     fn is_of_the_whole(&self, kind: Kind) -> bool {
+        // An error of the whole object's `allOf` is one of the whole object, however deep the value is.
+        if self.held.first() == Some(&1) {
+            return true;
+        }
         match kind {
             Kind::RequiredAdded | Kind::NullRejected => self.steps.len() < 2,
             _ => self.steps.is_empty(),
@@ -328,9 +387,13 @@ impl<'a> Sink<'a> {
         };
         finding.ratcheted = true;
         finding.class = Class::Clients;
+        let what = match self.held.first().and_then(|depth| self.steps.get(..depth - 1)) {
+            Some(around) => format!("all of {}", render(around)),
+            None => "this value".to_owned(),
+        };
         let _ = write!(
             finding.why.to_mut(),
-            " A {server} server lets stored objects pass as long as this value is left alone{unless}; new objects, and changes of the value, are refused."
+            " A {server} server lets stored objects pass as long as {what} is left alone{unless}; new objects, and changes of it, are refused."
         );
     }
 }

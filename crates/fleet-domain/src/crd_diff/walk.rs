@@ -1,9 +1,11 @@
 //! Walks two schemas side by side, once, and asks at every place: what was kept and taken before, and is not any more?
 
+mod lists;
+mod whole;
+
 use std::{
     cmp::Ordering,
     collections::{BTreeMap, HashMap},
-    sync::LazyLock,
 };
 
 use super::{
@@ -13,14 +15,15 @@ use super::{
     limits,
     pattern::Budget,
     presence::Presence,
-    rules,
+    print, rules,
     said::{Reader, Said},
-    schema::{Count, ListType, Schema, Types},
+    schema::{Count, Schema, Types},
     server::ServerVersion,
-    sink::{Sink, Step},
+    sink::{Mark, Sink, Step},
     witness::{self, Model},
     words::{default_text, shape, shorten, shorten_fields},
 };
+use whole::{ALWAYS, embedded, metadata};
 
 /// Where a schema stands, which decides what happens to a null.
 #[derive(Clone, Copy)]
@@ -68,9 +71,6 @@ impl Work {
 /// Among more fields nobody looks for one that was renamed.
 const MAX_RENAMES: usize = 2_000;
 
-/// Fields that every object has, whatever its schema says.
-const ALWAYS: [&str; 3] = ["apiVersion", "kind", "metadata"];
-
 /// What becomes of objects that were written under `old` when they meet `new`.
 pub fn compare<'a>(sink: &mut Sink<'a>, old: &'a Schema, new: &'a Schema, work: &mut Work) {
     let stand = Stand {
@@ -85,47 +85,87 @@ fn node<'a>(sink: &mut Sink<'a>, old: &'a Schema, new: &'a Schema, stand: Stand,
     if old.unread.is_some() || new.unread.is_some() {
         if old.unread != new.unread {
             sink.add(Kind::NotComparable, "", "");
+            sink.stands_for(|| print::of_values([&old.unread, &new.unread]));
             sink.undecidable("it is nested too deeply, refers to another schema, or is not a schema");
         }
         return;
     }
     null(sink, old, new, stand);
     sink.go_into(old, new);
+    let mark = sink.mark();
     let shared = limits(sink, old, new, stand.root, work);
+    veil(sink, &mark, old, new);
     let around = work.model.enter(old, new, || sink.path());
     if shared.has(Types::OBJECT) {
         object(sink, old, new, stand, work);
     }
     if shared.has(Types::ARRAY) {
-        list(sink, old, new, work);
+        lists::compare(sink, old, new, work);
     }
     work.model.leave(around);
     if !shared.is_empty() {
+        let mark = sink.mark();
         choices::compare(sink, old, new, stand.root, &mut work.fuel, &mut work.patterns);
         if sink.may_be(ServerVersion::evaluates_rules) {
             rules::compare(sink, old, new, stand.root, &mut work.model);
         }
+        veil(sink, &mark, old, new);
     }
     sink.come_out();
+}
+
+/// Where a default went, or is another one, every object that comes from the API has the old one; what is stored may
+/// be without it.
+fn veil(sink: &mut Sink<'_>, mark: &Mark, old: &Schema, new: &Schema) {
+    let went = |(name, before): (&String, &Schema)| {
+        let after = new.properties.get(name).and_then(|after| after.default.as_ref());
+        before.default.is_some() && before.default.as_ref() != after
+    };
+    if sink.has_harm_since(mark) && old.properties.iter().any(went) {
+        sink.veil_since(mark);
+    }
 }
 
 /// What the limits refuse that neither the old ones did nor anything else that the old schema says.
 fn limits(sink: &mut Sink<'_>, old: &Schema, new: &Schema, root: bool, work: &mut Work) -> Types {
     let mark = sink.mark();
     let shared = limits::compare(sink, old, new, &mut work.patterns);
-    if sink.has_harm_since(&mark)
-        && let Some(mut said) = sink.said(&mut work.reader)
-    {
-        forget_what_was_filled_in(&mut said, old, new);
-        if new.limits.fields != Count::default() {
-            let rules = sink.may_be(ServerVersion::evaluates_rules);
-            let count = Presence::new(old, new, root, rules).count(&mut work.fuel);
-            said.limits.fields.merge(count);
-        }
-        sink.back_to(mark);
-        return limits::compare(sink, &said.added_to(old), new, &mut work.patterns);
+    if !sink.has_harm_since(&mark) {
+        return shared;
     }
-    shared
+    let counts = new.limits.fields != Count::default();
+    let said = sink.said(&mut work.reader);
+    if said.is_none() && !counts {
+        return shared;
+    }
+    let mut said = said.unwrap_or_default();
+    forget_what_was_filled_in(&mut said, old, new);
+    if counts {
+        let rules = sink.may_be(ServerVersion::evaluates_rules);
+        let count = Presence::new(old, new, root, rules).count(&mut work.fuel);
+        said.limits.fields.merge(count);
+        said.limits.fields.merge(Count {
+            min: 0,
+            max: most_fields(old, new, root),
+        });
+    }
+    sink.back_to(mark);
+    limits::compare(sink, &said.added_to(old), new, &mut work.patterns)
+}
+
+/// How many fields an object can have at most when it is pruned and filled in. Unknown ones are not counted: they are
+/// gone by then.
+fn most_fields(old: &Schema, new: &Schema, root: bool) -> Option<u64> {
+    let is_open = |schema: &Schema| schema.preserve || schema.additional.is_some();
+    if root || old.embedded || is_open(old) || is_open(new) {
+        return None;
+    }
+    let stays = |name: &&String| old.keeps(name) && new.keeps(name);
+    let filled_in = new.properties.iter().filter(|(name, field)| {
+        // What was there is counted already.
+        field.default.is_some() && !old.keeps(name)
+    });
+    Some((old.properties.keys().filter(stays).count() + filled_in.count()) as u64)
 }
 
 /// That a field is there may be true only because it was filled in, and now it is not.
@@ -158,6 +198,8 @@ fn null(sink: &mut Sink<'_>, old: &Schema, new: &Schema, stand: Stand) {
     }
     if after {
         sink.add(Kind::Loosened, "no null", "null allowed");
+    } else if !new.nullable && new.default.is_some() {
+        sink.add(Kind::NullDropped, "null allowed", "null replaced by the default");
     } else if stand.in_object && !new.nullable && stand.demand == Demand::Never {
         sink.add(Kind::NullDropped, "null allowed", "null dropped");
     } else if stand.in_object && !new.nullable && stand.demand == Demand::Sometimes {
@@ -193,7 +235,7 @@ fn null_kept<'a>(
             Kind::NullKept,
             step,
             before,
-            "null kept, and not among the listed values",
+            "null kept, and refused by the listed values",
         );
     } else if minds {
         sink.add_child(
@@ -216,8 +258,10 @@ fn object<'a>(sink: &mut Sink<'a>, old: &'a Schema, new: &'a Schema, stand: Stan
             format!("kept and checked: {}", shorten(&named))
         };
         sink.add(Kind::UnknownPruned, "every field is kept", after);
+        let came = |(name, _): &(&String, &Schema)| !old.properties.contains_key(*name);
+        sink.stands_for(|| print::of_fields(new.properties.iter().filter(came)));
     }
-    embedded(sink, old, new);
+    embedded(sink, old, new, work);
     let mut objects = Objects {
         old,
         new,
@@ -229,9 +273,15 @@ fn object<'a>(sink: &mut Sink<'a>, old: &'a Schema, new: &'a Schema, stand: Stan
         let whole = stand.root || (old.embedded && new.embedded);
         match pair {
             pair if whole && name == "metadata" => metadata(sink, pair, work),
+            // What is kept by the mark alone is compared there.
+            _ if old.embedded && !new.embedded && name == "metadata" => {}
             (Some(_), None) | (None, Some(_)) if whole && ALWAYS.contains(&name) => {}
             (Some(before), Some(after)) => {
+                let mark = sink.mark();
                 default(sink, name, before, after, &objects, work);
+                if before.default.is_some() {
+                    sink.veil_since(&mark);
+                }
                 null_kept(sink, Step::Field(name), before, after, &objects, work);
                 let demand = objects.demand(sink, name, before, after, work);
                 child(sink, Step::Field(name), before, after, demand, work);
@@ -241,7 +291,9 @@ fn object<'a>(sink: &mut Sink<'a>, old: &'a Schema, new: &'a Schema, stand: Stan
             (None, None) => {}
         }
     }
+    let mark = sink.mark();
     required(sink, old, new, stand, &mut work.reader);
+    veil(sink, &mark, old, new);
     match (&old.additional, &new.additional) {
         (Some(before), Some(after)) => {
             null_kept(sink, Step::Values, before, after, &objects, work);
@@ -416,11 +468,13 @@ fn came<'a>(sink: &mut Sink<'a>, name: &'a str, after: &'a Schema, objects: &Obj
 fn typed<'a>(sink: &mut Sink<'a>, step: Step<'a>, after: &Schema, minds_dropped: bool) {
     if after.prunes() {
         sink.add_child(Kind::UnknownPruned, step, "anything", shape(after));
+        sink.stands_for(|| print::of(after));
     } else if sink.emptied.is_some() && after.empties() {
         sink.empties(step);
     }
     if !after.is_vacuous() {
         sink.add_child(Kind::FreeFieldTyped, step, "anything", shape(after));
+        sink.stands_for(|| print::of(after));
     } else if minds_dropped && !after.nullable {
         sink.add_child(
             Kind::NullRejected,
@@ -429,43 +483,6 @@ fn typed<'a>(sink: &mut Sink<'a>, step: Step<'a>, after: &Schema, minds_dropped:
             "null dropped, and missed",
         );
     }
-}
-
-/// What is known of a name without a schema.
-static ANY_NAME: LazyLock<Schema> = LazyLock::new(|| {
-    let mut schema = Schema::empty();
-    schema.types = Types::STRING;
-    schema.limits.length = Count {
-        min: 1,
-        max: Some(253),
-    };
-    schema
-});
-static ANY_TEXT: LazyLock<Schema> = LazyLock::new(|| {
-    let mut schema = Schema::empty();
-    schema.types = Types::STRING;
-    schema
-});
-
-/// `metadata` of a whole object is there with or without a schema, and never pruned. A schema may limit two names in it.
-fn metadata<'a>(sink: &mut Sink<'a>, (old, new): Pair<'a>, work: &mut Work) {
-    sink.enter(Step::Field("metadata"));
-    for name in ["generateName", "name"] {
-        let of = |schema: Option<&'a Schema>| schema.and_then(|schema| schema.properties.get(name));
-        let (before, after) = (of(old), of(new));
-        if before.is_some() || after.is_some() {
-            let before = before.unwrap_or(&ANY_NAME);
-            child(
-                sink,
-                Step::Field(name),
-                before,
-                after.unwrap_or(&ANY_TEXT),
-                false,
-                work,
-            );
-        }
-    }
-    sink.leave();
 }
 
 fn required<'a>(sink: &mut Sink<'a>, old: &Schema, new: &'a Schema, stand: Stand, reader: &mut Reader) {
@@ -495,6 +512,8 @@ fn required<'a>(sink: &mut Sink<'a>, old: &Schema, new: &'a Schema, stand: Stand
                 "no such field"
             };
             sink.add_child(Kind::RequiredAdded, Step::Field(name), before, "required");
+        } else if stand.root && sink.drops_status && name == "status" {
+            // No default makes up for it: it is told of the version.
         } else if !old.required.contains(name) {
             sink.add_child(
                 Kind::RequiredDefaulted,
@@ -506,15 +525,6 @@ fn required<'a>(sink: &mut Sink<'a>, old: &Schema, new: &'a Schema, stand: Stand
     }
     if old.required.iter().any(|name| !new.required.contains(name)) && new.required.is_subset(&old.required) {
         sink.add(Kind::Loosened, "required", "optional");
-    }
-}
-
-fn embedded(sink: &mut Sink<'_>, old: &Schema, new: &Schema) {
-    if new.embedded && !old.embedded {
-        sink.add(Kind::EmbeddedAdded, "any object", "a whole Kubernetes object");
-    }
-    if old.embedded && !new.embedded && !ALWAYS.iter().all(|name| new.keeps(name)) {
-        sink.add(Kind::EmbeddedRemoved, "a whole Kubernetes object", "named fields");
     }
 }
 
@@ -564,67 +574,6 @@ fn default<'a>(
     sink.add_child(kind, Step::Field(name), default_text(old), default_text(new));
     if minds {
         sink.undecidable("whether the filled-in field breaks the combination depends on the object");
-    }
-}
-
-fn list<'a>(sink: &mut Sink<'a>, old: &'a Schema, new: &'a Schema, work: &mut Work) {
-    match (&old.items, &new.items) {
-        (Some(before), Some(after)) => child(sink, Step::Items, before, after, false, work),
-        (Some(before), None) if !new.preserve && before.types.has(Types::OBJECT) => {
-            sink.add_child(
-                Kind::UnknownPruned,
-                Step::Items,
-                shape(before),
-                "no field is kept",
-            );
-        }
-        (Some(before), None) => sink.add_child(Kind::Loosened, Step::Items, shape(before), "anything"),
-        (None, Some(after)) => typed(sink, Step::Items, after, false),
-        (None, None) => {}
-    }
-    let refilled = told_apart_by_defaults(old, new);
-    if old.list == new.list && !refilled {
-        return;
-    }
-    let tightens = match (&old.list, &new.list) {
-        (_, ListType::Atomic) => false,
-        // One entry is equal to no other.
-        _ if old.limits.items.max.is_some_and(|max| max < 2) => false,
-        _ if refilled => true,
-        // Entries that differ in one key differ in more keys too.
-        (ListType::Map(before), ListType::Map(after)) => !before.is_subset(after),
-        _ => true,
-    };
-    let kind = if tightens {
-        Kind::ListTightened
-    } else {
-        Kind::ListLoosened
-    };
-    sink.add(kind, old.list.to_string(), new.list.to_string());
-    if refilled && tightens {
-        sink.note("What is filled in where an entry leaves a key out is something else than before, and may make it equal to another one.");
-    }
-}
-
-/// Whether entries that differed may become equal by what is filled in now.
-fn told_apart_by_defaults(old: &Schema, new: &Schema) -> bool {
-    let (Some(before), Some(after)) = (&old.items, &new.items) else {
-        return false;
-    };
-    let differs = |name: &String| {
-        let of = |schema: &'_ Schema| {
-            schema
-                .properties
-                .get(name)
-                .and_then(|field| field.default.clone())
-        };
-        let filled = of(after);
-        filled.is_some() && filled != of(before) && !before.demands(name)
-    };
-    match &new.list {
-        ListType::Atomic => false,
-        ListType::Set => after.properties.keys().any(differs),
-        ListType::Map(keys) => keys.iter().any(differs),
     }
 }
 

@@ -2,7 +2,10 @@
 
 use std::fmt::{self, Display, Write as _};
 
-use super::schema::{Schema, Types};
+use super::{
+    print,
+    schema::{Schema, Types},
+};
 
 pub fn default_text(schema: &Schema) -> impl Display {
     fmt::from_fn(move |f| match &schema.default {
@@ -37,10 +40,13 @@ pub fn shorten_fields(schema: &Schema) -> String {
     shorten(&names)
 }
 
+/// A few by name, the others by number and a hash, so that two of them are not taken for one.
 pub fn shorten(names: &[&str]) -> String {
-    let mut text = names.iter().take(6).copied().collect::<Vec<_>>().join(", ");
-    if names.len() > 6 {
-        let _ = write!(text, " and {} more", names.len() - 6);
+    let (named, others) = names.split_at(names.len().min(6));
+    let mut text = named.join(", ");
+    if !others.is_empty() {
+        let print = print::of_all(others.iter().map(|name| print::of_text(name)));
+        let _ = write!(text, " and {} more (#{:06x})", others.len(), print >> 40);
     }
     text
 }

@@ -31,7 +31,9 @@ fn is_filled_in(schema: &Schema, value: &Value) -> bool {
         }
         Value::Array(items) => {
             let entries = schema.items.as_deref();
-            entries.is_none_or(|entry| items.iter().all(|item| is_filled_in(entry, item)))
+            let is_done =
+                |entry: &Schema, item: &Value| !is_replaced(entry, item) && is_filled_in(entry, item);
+            entries.is_none_or(|entry| items.iter().all(|item| is_done(entry, item)))
         }
         _ => true,
     }
@@ -42,12 +44,26 @@ fn is_dropped(schema: &Schema, value: &Value) -> bool {
     value.is_null() && !schema.nullable
 }
 
+/// A null that may not be one gets the default, among the entries of a list and the values of a map as well.
+fn is_replaced(schema: &Schema, value: &Value) -> bool {
+    is_dropped(schema, value) && schema.default.is_some()
+}
+
+fn replace(schema: &Schema, value: &mut Value) {
+    if is_replaced(schema, value)
+        && let Some(default) = &schema.default
+    {
+        (**default).clone_into(value);
+    }
+}
+
 pub fn fill_in(schema: &Schema, value: &mut Value) {
     match value {
         Value::Object(fields) => object(schema, fields),
         Value::Array(items) => {
             if let Some(schema) = &schema.items {
                 for item in items {
+                    replace(schema, item);
                     fill_in(schema, item);
                 }
             }
@@ -59,7 +75,10 @@ pub fn fill_in(schema: &Schema, value: &mut Value) {
 fn object(schema: &Schema, fields: &mut Map<String, Value>) {
     fields.retain(|name, value| {
         let child = schema.properties.get(name).or(schema.additional.as_deref());
-        child.is_none_or(|child| !is_dropped(child, value))
+        child.is_none_or(|child| {
+            replace(child, value);
+            !is_dropped(child, value)
+        })
     });
     for (name, property) in &schema.properties {
         if let Some(default) = &property.default

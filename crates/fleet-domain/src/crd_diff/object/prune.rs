@@ -6,7 +6,7 @@ use super::place::At;
 use crate::crd_diff::schema::Schema;
 
 /// A field that was dropped.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Pruned {
     /// Where in this object, with indices.
     pub path: String,
