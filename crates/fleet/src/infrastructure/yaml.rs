@@ -110,6 +110,11 @@ pub fn has_at_most(nodes: usize, json: &[u8]) -> bool {
     !left.is_over.get()
 }
 
+/// Reads a value that has no more nodes than it may.
+pub fn value<'de, D: Deserializer<'de>>(nodes: usize, deserializer: D) -> Result<Value, D::Error> {
+    Left::of(nodes).reader(usize::MAX, true).deserialize(deserializer)
+}
+
 /// How many nodes a value has, counted as they are when it is read: the names of fields are some.
 pub fn nodes(value: &Value) -> usize {
     match value {
@@ -270,8 +275,7 @@ struct Plain(Value);
 
 impl<'de> Deserialize<'de> for Plain {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let left = Left::of(usize::MAX);
-        left.reader(usize::MAX, true).deserialize(deserializer).map(Self)
+        value(usize::MAX, deserializer).map(Self)
     }
 }
 
