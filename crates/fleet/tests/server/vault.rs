@@ -69,9 +69,7 @@ async fn transit(
     if token.unwrap_or_default().is_empty() {
         return Err(StatusCode::BAD_REQUEST);
     }
-    if token != Some("vault-token")
-        || !["fleet", "next"].contains(&key.as_str())
-    {
+    if token != Some("vault-token") || !["fleet", "next"].contains(&key.as_str()) {
         return Err(StatusCode::FORBIDDEN);
     }
     let text = |name: &str| body[name].as_str().unwrap_or_default().to_owned();
