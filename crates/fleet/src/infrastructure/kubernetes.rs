@@ -34,15 +34,13 @@ use tower::{
 };
 use uuid::Uuid;
 
-use self::{
-    answers::TOO_MUCH,
-    slots::{NONE_FREE, Slots},
-};
+use self::slots::{NONE_FREE, Slots};
 use super::{
     http::NOBODYS,
     lean::{self, Take},
     store::clusters::SeenCrd,
     trace,
+    yaml::TOO_MUCH,
 };
 
 /// For everything that the health of a cluster is told by.

@@ -12,16 +12,14 @@ use tower::BoxError;
 
 use crate::infrastructure::{
     lean::{self, Fields, Take},
-    yaml,
+    yaml::{self, TOO_MUCH},
 };
 
 /// More than a page of anything has; whoever sends more is not an API server, or means no good.
-pub const MAX_LIST: usize = 64 << 20;
+const MAX_LIST: usize = 64 << 20;
 /// And more than any other answer has: one small object, a token, a refusal.
 const MAX_SMALL: usize = 4 << 20;
 const MAX_SMALL_NODES: usize = 50_000;
-/// Part of the message, by which the reason is known again.
-pub const TOO_MUCH: &str = "more is in the answer than is taken";
 
 /// Put on requests whose answers are read by the functions below.
 #[derive(Clone, Copy)]
