@@ -89,7 +89,9 @@ async fn admit(
 ) -> Result<(), Error> {
     request.extensions_mut().insert(operation);
     let Some(right) = action(operation) else {
-        return count(app, operation, &from(app, request), limit).await;
+        let who = from(app, request);
+        let here = count_here(app, operation, &who, limit)?;
+        return count(app, operation, &who, here, limit).await;
     };
     let header = request.headers().get(header::AUTHORIZATION).cloned();
     let caller = match authenticate(app, header).await {
@@ -98,7 +100,10 @@ async fn admit(
     };
     // Before it can be refused: who was is what the line is read for.
     tracing::Span::current().record("user", caller.subject.as_str());
-    count(app, operation, &caller.subject, limit).await?;
+    // The database is asked for nobody who has asked too often.
+    let here = count_here(app, operation, &caller.subject, limit)?;
+    people::still_there(&app.fleet, &caller).await?;
+    count(app, operation, &caller.subject, here, limit).await?;
     if let Err(denied) = caller.may(right, None) {
         let trace = request
             .extensions()
@@ -123,12 +128,39 @@ fn from(app: &App, request: &Request) -> String {
     origin::counted_by(origin::sender(peer.ip(), lines, &app.trusted_proxies))
 }
 
-async fn count(app: &App, operation: Operation, who: &str, limit: &mut Option<Answer>) -> Result<(), Error> {
+/// Counts a request by itself, without anybody else's word.
+fn count_here(
+    app: &App,
+    operation: Operation,
+    who: &str,
+    limit: &mut Option<Answer>,
+) -> Result<Option<Answer>, Error> {
+    let here = app.rates.take(who, operation, app.fleet.now());
+    match here {
+        Some(answer) if !answer.allowed => {
+            *limit = here;
+            Err(too_many(&answer))
+        }
+        _ => Ok(here),
+    }
+}
+
+/// And with those of the other replicas.
+async fn count(
+    app: &App,
+    operation: Operation,
+    who: &str,
+    here: Option<Answer>,
+    limit: &mut Option<Answer>,
+) -> Result<(), Error> {
+    let Some(here) = here else { return Ok(()) };
     let (fleet, rates) = (&app.fleet, &app.rates);
-    *limit = rates.take_shared(&fleet.pool, who, operation, fleet.now()).await;
-    match limit {
-        Some(answer) if !answer.allowed => Err(too_many(answer)),
-        _ => Ok(()),
+    let answer = rates.share(&fleet.pool, who, operation, here, fleet.now()).await;
+    *limit = Some(answer);
+    if answer.allowed {
+        Ok(())
+    } else {
+        Err(too_many(&answer))
     }
 }
 
@@ -168,6 +200,7 @@ fn refuse(app: &App, refusal: Refusal, who: &str, limit: &mut Option<Answer>) ->
     error
 }
 
+/// Who it is by the token. Whether they are still there is asked later, of the database.
 async fn authenticate(app: &App, header: Option<HeaderValue>) -> Result<Caller, Refusal> {
     let Some(header) = header else {
         return Err(Refusal::Stranger(
@@ -188,15 +221,13 @@ async fn authenticate(app: &App, header: Option<HeaderValue>) -> Result<Caller, 
     if verdict == Err(Rejected::UnknownKey) && verifier.reload_for_unknown().await {
         verdict = verifier.verify(token, now);
     }
-    let caller = verdict.map_err(|rejected| match rejected {
+    verdict.map_err(|rejected| match rejected {
         Rejected::Expired => Refusal::Known(Error::Unauthorized("the token has expired")),
         Rejected::OwnName => Refusal::Known(Error::Unauthorized(
             "the token is for a subject that begins with system:, a name of the server itself",
         )),
         Rejected::UnknownKey | Rejected::Invalid => Refusal::Stranger("the token is not valid here"),
-    })?;
-    people::still_there(&app.fleet, &caller).await?;
-    Ok(caller)
+    })
 }
 
 /// Paths and methods that there are not. Strangers do not learn which ones there are.
@@ -207,10 +238,23 @@ pub async fn unknown(State(app): State<App>, request: Request) -> Response {
     drop(request);
     let mut limit = None;
     let error = match authenticate(&app, header).await {
-        Ok(_) => Error::NotFound { kind: "path", name },
+        Ok(caller) => no_such_path(&app, &caller, name, &mut limit).await,
         Err(refusal) => refuse(&app, refusal, &who, &mut limit),
     };
     let mut response = error.into_response();
     tell(&app, &mut response, limit);
     response
+}
+
+/// Those who may know are counted as well, each by themselves: nobody else is refused for what they ask.
+async fn no_such_path(app: &App, caller: &Caller, name: String, limit: &mut Option<Answer>) -> Error {
+    let answer = app.rates.take_unknown(&caller.subject, app.fleet.now());
+    *limit = Some(answer);
+    if !answer.allowed {
+        return too_many(&answer);
+    }
+    match people::still_there(&app.fleet, caller).await {
+        Ok(()) => Error::NotFound { kind: "path", name },
+        Err(gone) => gone,
+    }
 }

@@ -58,6 +58,7 @@ pub struct App {
     pub secure: bool,
     pub trusted_proxies: Arc<[Network]>,
     large_bodies: Arc<Semaphore>,
+    pulse: Arc<system::Pulse>,
 }
 
 impl App {
@@ -69,6 +70,7 @@ impl App {
             secure,
             trusted_proxies,
             large_bodies: Arc::new(Semaphore::new(LARGE_AT_ONCE)),
+            pulse: Arc::default(),
         }
     }
 }

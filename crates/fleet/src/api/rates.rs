@@ -26,7 +26,8 @@ const MANY: usize = 10_000;
 
 pub struct RateLimits {
     rates: Rates,
-    buckets: Mutex<HashMap<(String, Operation), Bucket>>,
+    /// By user and operation; without one for what there is not.
+    buckets: Mutex<HashMap<(String, Option<Operation>), Bucket>>,
     /// By address.
     strangers: Mutex<HashMap<String, Bucket>>,
 }
@@ -40,7 +41,10 @@ impl RateLimits {
         }
     }
 
-    fn per_minute(&self, operation: Operation) -> u32 {
+    fn per_minute(&self, operation: Option<Operation>) -> u32 {
+        let Some(operation) = operation else {
+            return self.rates.read;
+        };
         match operation {
             // Both take a guess at a password.
             Operation::Login | Operation::ChangePassword => self.rates.login,
@@ -50,22 +54,30 @@ impl RateLimits {
         }
     }
 
-    /// Counts a request of somebody, for all replicas.
-    pub async fn take_shared(
+    /// Counts a request of somebody here, which costs nothing: before anything is done for it. `/health` is not counted,
+    /// since those who watch us must always get an answer.
+    pub fn take(&self, who: &str, operation: Operation, now: Timestamp) -> Option<Answer> {
+        (operation != Operation::Health).then(|| self.take_from(who, Some(operation), now))
+    }
+
+    /// Counts a request of somebody for what there is not. Each replica counts for itself, as it does for strangers.
+    pub fn take_unknown(&self, who: &str, now: Timestamp) -> Answer {
+        self.take_from(who, None, now)
+    }
+
+    /// Counts one that was let through here for all replicas.
+    pub async fn share(
         &self,
         pool: &PgPool,
         who: &str,
         operation: Operation,
+        here: Answer,
         now: Timestamp,
-    ) -> Option<Answer> {
-        let here = self.take(who, operation, now)?;
-        if !here.allowed {
-            return Some(here);
-        }
+    ) -> Answer {
         let shared = store::take(pool, who, operation.id(), here.limit, time(now));
         match tokio::time::timeout(PATIENCE, shared).await {
-            Ok(Ok((allowed, remaining))) => Some(Answer::of(allowed, remaining, here.limit)),
-            _ => Some(here),
+            Ok(Ok((allowed, remaining))) => Answer::of(allowed, remaining, here.limit),
+            _ => here,
         }
     }
 
@@ -90,11 +102,7 @@ impl RateLimits {
         bucket.take(per_minute, now)
     }
 
-    /// Counts a request of somebody; `/health` is not counted, since those who watch us must always get an answer.
-    fn take(&self, who: &str, operation: Operation, now: Timestamp) -> Option<Answer> {
-        if operation == Operation::Health {
-            return None;
-        }
+    fn take_from(&self, who: &str, operation: Option<Operation>, now: Timestamp) -> Answer {
         let per_minute = self.per_minute(operation);
         let mut buckets = self.buckets.lock().unwrap_or_else(PoisonError::into_inner);
         if buckets.len() >= MANY {
@@ -103,7 +111,7 @@ impl RateLimits {
         let bucket = buckets
             .entry((who.to_owned(), operation))
             .or_insert_with(|| Bucket::full(per_minute, now));
-        Some(bucket.take(per_minute, now))
+        bucket.take(per_minute, now)
     }
 }
 
@@ -127,6 +135,12 @@ mod tests {
         assert!(take("b", Operation::RegisterCluster));
         assert!(take("a", Operation::ListClusters));
         assert_eq!(limits.take("a", Operation::Health, now), None);
+        for _ in 0..limits.rates.read {
+            assert!(limits.take_unknown("a", now).allowed);
+        }
+        assert!(!limits.take_unknown("a", now).allowed);
+        assert!(limits.take_unknown("b", now).allowed);
+        assert!(take("a", Operation::ListOperators));
     }
 
     #[test]

@@ -13,7 +13,7 @@ use base64::{Engine as _, engine::general_purpose::STANDARD};
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
-use super::vault::Vault;
+use super::vault::{Vault, VaultError};
 
 const KEY_LEN: usize = 32;
 
@@ -31,10 +31,23 @@ pub enum KeyError {
     Unknown(String),
     #[error("the data does not open with this key: it was altered, or belongs to another row")]
     DoesNotOpen,
+    #[error(
+        "Vault does not open the data: it was altered, or belongs to another row, or the key or this version of it is gone"
+    )]
+    VaultDoesNotOpen,
     #[error("failed to make random bytes")]
     Random,
     #[error(transparent)]
-    Vault(#[from] super::vault::VaultError),
+    Vault(VaultError),
+}
+
+impl From<VaultError> for KeyError {
+    fn from(error: VaultError) -> Self {
+        match error {
+            VaultError::DoesNotOpen => Self::VaultDoesNotOpen,
+            other => Self::Vault(other),
+        }
+    }
 }
 
 impl KeyError {
@@ -42,7 +55,7 @@ impl KeyError {
     pub fn is_passing(&self) -> bool {
         match self {
             Self::Vault(_) | Self::Unknown(_) | Self::Random => true,
-            Self::DoesNotOpen | Self::Format { .. } | Self::Empty => false,
+            Self::DoesNotOpen | Self::VaultDoesNotOpen | Self::Format { .. } | Self::Empty => false,
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Clusters as they are reached: a client from sanitised credentials, and a look at what is there. Every call has a
 //! deadline, because a cluster that hangs must delay nobody else.
 
+mod answers;
 mod definitions;
 pub mod deployer;
 mod identity;
@@ -12,8 +13,6 @@ pub mod slots;
 use std::time::{Duration, Instant};
 
 use gantry_fleet_domain::cluster::Sight;
-use http_body_util::Limited;
-use hyper::body::Incoming;
 use hyper_timeout::TimeoutConnector;
 use hyper_util::{
     client::legacy,
@@ -25,16 +24,24 @@ use kube::{
     api::ListParams,
     client::{Body, ClientBuilder, ConfigExt as _},
     config::{KubeConfigOptions, Kubeconfig},
+    core::Request,
 };
+use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 use tower::{
-    BoxError, ServiceExt as _,
+    service_fn,
     util::{MapRequestLayer, option_layer},
 };
 use uuid::Uuid;
 
 use self::slots::{NONE_FREE, Slots};
-use super::{http::NOBODYS, store::clusters::SeenCrd, trace};
+use super::{
+    http::NOBODYS,
+    lean::{self, Take},
+    store::clusters::SeenCrd,
+    trace,
+    yaml::TOO_MUCH,
+};
 
 /// For everything that the health of a cluster is told by.
 const LOOK: Duration = Duration::from_secs(10);
@@ -43,14 +50,14 @@ pub const DEFINITIONS: Duration = Duration::from_secs(25);
 /// While somebody waits; the next look goes on with them.
 pub const FIRST_DEFINITIONS: Duration = Duration::from_secs(10);
 const PAGE: u32 = 250;
+/// Kubernetes is made for 5,000.
+const MOST_NODES: u32 = 100_000;
 /// For waiting for a slot, connecting, and TLS.
 const CONNECT: Duration = Duration::from_secs(9);
 /// Until rights that were just given count, everywhere where the server keeps them.
 const SETTLE: Duration = Duration::from_secs(2);
 /// Longer than the usual time between two looks.
 const IDLE: Duration = Duration::from_secs(90);
-/// More than a page of anything has; whoever sends more is not an API server, or means no good.
-const MAX_ANSWER: usize = 64 << 20;
 /// Reasons that are none of the cluster's.
 pub const BUSY: &str = "ConnectionsBusy";
 pub const NO_DATABASE: &str = "DatabaseUnavailable";
@@ -127,8 +134,10 @@ pub async fn connect(document: &Value, slots: &Slots) -> Result<Client, Unreacha
         .pool_timer(TokioTimer::new())
         .pool_idle_timeout(IDLE)
         .build(connector);
-    let bounded = |answer: ::http::Response<Incoming>| answer.map(|body| Limited::new(body, MAX_ANSWER));
-    let http = http.map_response(bounded).map_err(BoxError::from);
+    let http = service_fn(move |request| {
+        let http = http.clone();
+        async move { answers::ask(&http, request).await }
+    });
     let namespace = config.default_namespace.clone();
     let trace = MapRequestLayer::new(trace::put_on::<Body>);
     let builder = ClientBuilder::new(http, namespace)
@@ -204,27 +213,66 @@ pub async fn settle(client: &Client) {
 }
 
 async fn nodes(client: &Client) -> Result<(u32, u32), Unreachable> {
-    let api: Api<Node> = Api::all(client.clone());
-    let (mut ready, mut not_ready) = (0, 0);
+    let mut seen = SeenNodes::default();
     let mut params = ListParams::default().limit(PAGE);
     loop {
-        let page = api.list(&params).await.map_err(|error| explain(&error))?;
-        for node in &page.items {
-            let conditions = node.status.as_ref().and_then(|status| status.conditions.as_ref());
-            let is_ready = conditions
-                .into_iter()
-                .flatten()
-                .any(|condition| condition.type_ == "Ready" && condition.status == "True");
-            if is_ready {
-                ready += 1;
-            } else {
-                not_ready += 1;
-            }
-        }
-        match page.metadata.continue_.filter(|token| !token.is_empty()) {
+        let request = Request::new("/api/v1/nodes").list(&params);
+        let request = request.map_err(|error| explain(&kube::Error::BuildRequest(error)))?;
+        let next = answers::page(client, request, &mut seen).await;
+        match next.map_err(|error| explain(&error))? {
             Some(token) => params = params.continue_token(&token),
-            None => return Ok((ready, not_ready)),
+            None => return Ok((seen.ready, seen.not_ready)),
         }
+    }
+}
+
+/// Nodes are counted as they come: none is kept.
+#[derive(Default)]
+struct SeenNodes {
+    ready: u32,
+    not_ready: u32,
+}
+
+#[derive(Deserialize)]
+struct SeenNode {
+    #[serde(default)]
+    status: Option<NodeStatus>,
+}
+
+#[derive(Deserialize)]
+struct NodeStatus {
+    #[serde(default, rename = "conditions", deserialize_with = "has_ready")]
+    is_ready: bool,
+}
+
+#[derive(Deserialize)]
+struct Condition {
+    #[serde(default, rename = "type")]
+    kind: Option<String>,
+    #[serde(default)]
+    status: Option<String>,
+}
+
+fn has_ready<'de, D: Deserializer<'de>>(deserializer: D) -> Result<bool, D::Error> {
+    let mut is_ready = false;
+    lean::each(deserializer, |condition: Condition| {
+        is_ready |= condition.kind.as_deref() == Some("Ready") && condition.status.as_deref() == Some("True");
+    })?;
+    Ok(is_ready)
+}
+
+impl<'de> Take<'de> for SeenNodes {
+    fn take<D: Deserializer<'de>>(&mut self, deserializer: D) -> Result<(), D::Error> {
+        let node = SeenNode::deserialize(deserializer)?;
+        if node.status.is_some_and(|status| status.is_ready) {
+            self.ready += 1;
+        } else {
+            self.not_ready += 1;
+        }
+        if self.ready + self.not_ready > MOST_NODES {
+            return Err(answers::too_much());
+        }
+        Ok(())
     }
 }
 
@@ -269,10 +317,10 @@ fn classify(words: &str) -> (&'static str, String) {
             "this server has as many connections to clusters as it may (--cluster-connections)".to_owned(),
         );
     }
-    if has(&["length limit exceeded"]) {
+    if has(&["length limit exceeded", TOO_MUCH]) {
         return (
             "AnswerTooLarge",
-            format!("the API server sends more than {} MiB at once", MAX_ANSWER >> 20),
+            "the API server sends more at once than any does of what it was asked for".to_owned(),
         );
     }
     // Also in the middle of a handshake, which says nothing of certificates.

@@ -5,6 +5,7 @@ pub mod database;
 pub mod http;
 pub mod keys;
 pub mod kubernetes;
+pub mod lean;
 pub mod memory;
 pub mod passwords;
 pub mod private_postgres;

@@ -17,6 +17,9 @@ pub enum VaultError {
     Reach(#[source] reqwest::Error),
     #[error("Vault answers {status} to {path}; check the token's policy and the key's name")]
     Refused { status: u16, path: String },
+    /// Of a ciphertext: altered, of another row, or of a key or a version of it that is gone.
+    #[error("Vault does not open it")]
+    DoesNotOpen,
     #[error("Vault's answer has no {0}")]
     Answer(&'static str),
     #[error("failed to read Vault's token from {path}")]
@@ -25,6 +28,8 @@ pub enum VaultError {
         #[source]
         source: std::io::Error,
     },
+    #[error("there is no token for Vault: what it is read from is empty")]
+    NoToken,
     #[error("{0} is not the address of a Vault")]
     Address(String),
     #[error(
@@ -103,7 +108,11 @@ impl Vault {
             "ciphertext": String::from_utf8_lossy(sealed),
             "associated_data": STANDARD.encode(context),
         });
-        let answer = self.ask("decrypt", &body).await?;
+        let answer = self.ask("decrypt", &body).await;
+        let answer = answer.map_err(|error| match error {
+            VaultError::Refused { status: 400, .. } => VaultError::DoesNotOpen,
+            other => other,
+        })?;
         answer["data"]["plaintext"]
             .as_str()
             .and_then(|text| STANDARD.decode(text).ok())
@@ -125,6 +134,10 @@ impl Vault {
                 .trim()
                 .to_owned(),
         };
+        // An agent writes it anew, perhaps. Vault would call it a bad request.
+        if token.is_empty() {
+            return Err(VaultError::NoToken);
+        }
         let answer = self
             .http
             .post(url)

@@ -110,6 +110,14 @@ pub fn has_at_most(nodes: usize, json: &[u8]) -> bool {
     !left.is_over.get()
 }
 
+/// Part of the message where that is not so, by which the reason is known again.
+pub const TOO_MUCH: &str = "more than is taken";
+
+/// Reads a value that has no more nodes than it may.
+pub fn value<'de, D: Deserializer<'de>>(nodes: usize, deserializer: D) -> Result<Value, D::Error> {
+    Left::of(nodes).reader(usize::MAX, true).deserialize(deserializer)
+}
+
 /// How many nodes a value has, counted as they are when it is read: the names of fields are some.
 pub fn nodes(value: &Value) -> usize {
     match value {
@@ -152,7 +160,7 @@ impl Left {
 
     fn over<E: de::Error>(&self) -> E {
         self.is_over.set(true);
-        E::custom("more than is taken")
+        E::custom(TOO_MUCH)
     }
 }
 
@@ -270,8 +278,7 @@ struct Plain(Value);
 
 impl<'de> Deserialize<'de> for Plain {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let left = Left::of(usize::MAX);
-        left.reader(usize::MAX, true).deserialize(deserializer).map(Self)
+        value(usize::MAX, deserializer).map(Self)
     }
 }
 

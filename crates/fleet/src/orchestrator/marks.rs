@@ -93,8 +93,11 @@ async fn key(fleet: &Fleet) -> Result<hmac::Key, Error> {
                 fleet.marks.keep(id, &key);
                 return Ok(key);
             }
-            // Another replica has a new key before us, perhaps: what it can open must stay.
-            Err(error @ KeyError::Unknown(_)) if !fleet.marks.is_lost(id, fleet.now()) => {
+            // Another replica has a new key before us, perhaps, or this one asks the wrong Vault: what others can open must
+            // stay.
+            Err(error @ (KeyError::Unknown(_) | KeyError::VaultDoesNotOpen))
+                if !fleet.marks.is_lost(id, fleet.now()) =>
+            {
                 return Err(Error::Unavailable {
                     code: "KEY_UNAVAILABLE",
                     message: format!(
@@ -104,7 +107,7 @@ async fn key(fleet: &Fleet) -> Result<hmac::Key, Error> {
             }
             // What sealed it is gone for good. Requests of the last day are not recognised any more, which is told to those
             // who repeat them; new ones are.
-            Err(error @ (KeyError::Unknown(_) | KeyError::DoesNotOpen)) => {
+            Err(error @ (KeyError::Unknown(_) | KeyError::VaultDoesNotOpen | KeyError::DoesNotOpen)) => {
                 tracing::warn!(%error, "the key that repeated requests are recognised by is replaced");
                 store::remove(&fleet.pool, NAME, id).await?;
             }

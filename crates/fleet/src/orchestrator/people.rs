@@ -50,9 +50,12 @@ pub async fn login(fleet: &Fleet, trace_id: &str, body: api::Login) -> Result<ap
     let user = store::user(&mut connection, &body.username).await?;
     drop(connection);
     let now = fleet.now();
-    let stored = user.as_ref().map(|user| user.password_hash.clone());
-    // Also when it is locked: how long it takes tells nothing.
-    let fits = fleet.passwords.matches(body.password.0, stored).await?;
+    // As if there were none where it is locked: no guess is right then, and how long it takes tells nothing.
+    let stored = user
+        .as_ref()
+        .filter(|user| lockout::still_locked(user.locked_until.map(Into::into), now).is_none())
+        .map(|user| user.password_hash.clone());
+    let fits = fleet.passwords.matches(body.password.0, stored, now).await?;
     let mut work = match &user {
         Some(user) => Work::by_user(fleet, user.id, None, trace_id)
             .await
@@ -190,7 +193,7 @@ pub async fn change_password(
     let fits = current.len() <= LONGEST_PASSWORD
         && fleet
             .passwords
-            .matches(current, Some(user.password_hash.clone()))
+            .matches(current, Some(user.password_hash.clone()), fleet.now())
             .await?;
     let hash = fleet.passwords.hash(body.new_password.0).await?;
     let mut work = Work::by(fleet, &ask.caller, &ask.trace_id).await?;

@@ -118,3 +118,41 @@ async fn those_whom_nobody_knows_are_counted_and_nobody_else_for_them() {
     ask(None, "/health", "198.51.100.1").await.expect(200);
     running.server.stop().await;
 }
+
+#[tokio::test]
+async fn what_there_is_not_is_counted_too() {
+    let running = started(&[]).await;
+    let admin = running.role(Role::Admin);
+    let_in(&admin, "get", "/no-such-path", None, 60).await;
+    for (method, path) in [("get", "/nor-this-one"), ("delete", "/operators")] {
+        let refused = admin.ask(method, path, None, &[]).await;
+        refused.refused(429, "RATE_LIMIT_EXCEEDED");
+    }
+    admin.get("/operators").await.expect(200);
+    // Somebody else at the same address, and a stranger.
+    let viewer = running.role(Role::Viewer);
+    viewer.get("/no-such-path").await.refused(404, "PATH_NOT_FOUND");
+    let stranger = running.asker(None).get("/no-such-path").await;
+    stranger.refused(401, "UNAUTHORIZED");
+    running.server.stop().await;
+}
+
+#[tokio::test]
+async fn those_who_are_not_there_any_more_are_counted_before_the_database_is_asked() {
+    let running = started(&[]).await;
+    let login = json!({"username": "jo", "password": "correct horse battery staple"});
+    let mut user = login.clone();
+    user["roles"] = json!(["Viewer"]);
+    running.admin.post("/users", &user).await.expect(201);
+    let got = running.asker(None).post("/authentication/login", &login).await;
+    let token = got.expect(200).body["token"].as_str().unwrap().to_owned();
+    running.admin.delete("/users/jo").await.expect(204);
+    let gone = running.asker(Some(token));
+    for path in ["/operators", "/no-such-path"] {
+        for _ in 0..60 {
+            gone.get(path).await.refused(401, "UNAUTHORIZED");
+        }
+        gone.get(path).await.refused(429, "RATE_LIMIT_EXCEEDED");
+    }
+    running.server.stop().await;
+}

@@ -30,5 +30,6 @@ mod retention;
 mod spellings;
 mod support;
 mod tls;
+mod unfolding;
 mod usage;
 mod vault;

@@ -219,6 +219,31 @@ async fn an_unknown_name_is_as_much_work_as_a_known_one() {
 }
 
 #[tokio::test]
+async fn more_who_cannot_get_in_than_are_checked_hear_and_leave_the_same() {
+    let running = Running::start().await;
+    let user = json!({"username": "jo", "password": PASSWORD, "roles": ["Viewer"]});
+    running.admin.post("/users", &user).await.expect(201);
+    let stranger = running.asker(None);
+    let login = async |name: &str, password: &str| {
+        let body = json!({"username": name, "password": password});
+        stranger.post("/authentication/login", &body).await
+    };
+    let wrong = login("jo", "wrong").await.refused(401, "UNAUTHORIZED");
+    for number in 0..40 {
+        let unknown = login(&format!("no-{number}"), "wrong").await;
+        let unknown = unknown.refused(401, "UNAUTHORIZED");
+        assert_eq!(unknown.body["error"]["message"], wrong.body["error"]["message"]);
+    }
+    assert_eq!(
+        entries(&running, "no").await,
+        1,
+        "it is written down all the same"
+    );
+    login("jo", PASSWORD).await.expect(200);
+    running.server.stop().await;
+}
+
+#[tokio::test]
 async fn a_lock_that_a_wrong_clock_noted_ends_in_a_quarter_of_an_hour() {
     let offset = Arc::new(AtomicI64::new(365 * 24 * 60));
     let clock = offset.clone();

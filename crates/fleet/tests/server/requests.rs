@@ -266,7 +266,10 @@ async fn a_database_that_is_away_is_an_answer_and_comes_back_by_itself() {
         (running.admin.get("/operators").await.status == 200).then_some(())
     })
     .await;
-    running.asker(None).get("/health").await.expect(200);
+    super::support::until("and says so, within a second", async || {
+        (running.asker(None).get("/health").await.status == 200).then_some(())
+    })
+    .await;
     running.server.stop().await;
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::{
     Arc, Mutex,
-    atomic::{AtomicBool, AtomicUsize, Ordering},
+    atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering},
 };
 
 use super::support::{Running, charts::Repository, key_line, kube::StandIn, pool, until};
@@ -18,6 +18,7 @@ use gantry_fleet::infrastructure::{
     vault::{Vault, VaultError, VaultToken},
 };
 use gantry_fleet_domain::access::Role;
+use jiff::{SignedDuration, Timestamp};
 use rstest::rstest;
 use serde_json::{Value, json};
 
@@ -63,9 +64,12 @@ async fn transit(
     if transit.sealed.load(Ordering::SeqCst) {
         return Err(StatusCode::SERVICE_UNAVAILABLE);
     }
-    if headers.get("x-vault-token").and_then(|token| token.to_str().ok()) != Some("vault-token")
-        || !["fleet", "next"].contains(&key.as_str())
-    {
+    // As Vault does it.
+    let token = headers.get("x-vault-token").and_then(|token| token.to_str().ok());
+    if token.unwrap_or_default().is_empty() {
+        return Err(StatusCode::BAD_REQUEST);
+    }
+    if token != Some("vault-token") || !["fleet", "next"].contains(&key.as_str()) {
         return Err(StatusCode::FORBIDDEN);
     }
     let text = |name: &str| body[name].as_str().unwrap_or_default().to_owned();
@@ -135,7 +139,7 @@ async fn vault_seals_what_clusters_are_reached_with() {
     let (vault, file) = engine.start(folder.path()).await;
     let running = Running::with(|settings| {
         settings.keys = Keys::vault(vault);
-        settings.health_interval = jiff::SignedDuration::from_secs(1);
+        settings.health_interval = SignedDuration::from_secs(1);
     })
     .await;
     let cluster = StandIn::start().await;
@@ -197,7 +201,7 @@ async fn what_an_older_version_of_the_key_wrapped_is_rewrapped_after_a_rotation(
     let (vault, _) = engine.start(folder.path()).await;
     let running = Running::with(|settings| {
         settings.keys = Keys::vault(vault);
-        settings.health_interval = jiff::SignedDuration::from_secs(1);
+        settings.health_interval = SignedDuration::from_secs(1);
     })
     .await;
     let (cluster, repository) = (StandIn::start().await, Repository::start().await);
@@ -241,7 +245,7 @@ async fn what_an_older_version_of_the_key_wrapped_is_rewrapped_after_a_rotation(
     let mut settings = super::support::settings(&running.database_url, folder.path());
     let (vault, _) = engine.start(folder.path()).await;
     settings.keys = Keys::vault(vault);
-    settings.health_interval = jiff::SignedDuration::from_secs(1);
+    settings.health_interval = SignedDuration::from_secs(1);
     let again = gantry_fleet::Server::start(settings).await.unwrap();
     let admin = super::support::Asker::new(&again, Some(super::support::token("admin", Role::Admin)));
     admin
@@ -269,7 +273,7 @@ async fn what_an_older_version_of_the_key_wrapped_is_rewrapped_after_a_rotation(
 #[tokio::test]
 async fn credentials_of_a_repository_that_cannot_be_opened_now_are_no_fault_of_the_server() {
     let (engine, folder) = (Transit::default(), tempfile::tempdir().unwrap());
-    let (vault, _) = engine.start(folder.path()).await;
+    let (vault, file) = engine.start(folder.path()).await;
     let running = Running::with(|settings| settings.keys = Keys::vault(vault)).await;
     let repository = Repository::start().await;
     repository.chart("widget", "1.0.0", &[]);
@@ -289,6 +293,10 @@ async fn credentials_of_a_repository_that_cannot_be_opened_now_are_no_fault_of_t
     engine.sealed.store(true, Ordering::SeqCst);
     is_locked(&running.admin).await;
     engine.sealed.store(false, Ordering::SeqCst);
+    // The agent is about to write a new token.
+    std::fs::write(&file, "").unwrap();
+    is_locked(&running.admin).await;
+    std::fs::write(&file, "vault-token").unwrap();
     let refresh = running.admin.ask("post", "/operators/widget/refresh", None, &[]);
     refresh.await.expect(200);
     running.server.stop().await;
@@ -324,7 +332,7 @@ async fn what_a_file_sealed_moves_to_vault_and_on_to_another_key_of_it() {
     let with = async |keys: Keys| {
         let mut settings = super::support::settings(&running.database_url, folder.path());
         settings.keys = keys;
-        settings.health_interval = jiff::SignedDuration::from_secs(1);
+        settings.health_interval = SignedDuration::from_secs(1);
         gantry_fleet::Server::start(settings).await.unwrap()
     };
     let fleet = Keys::vault(engine.start(folder.path()).await.0);
@@ -351,5 +359,50 @@ async fn what_a_file_sealed_moves_to_vault_and_on_to_another_key_of_it() {
         (cluster.asked() > asked).then_some(())
     })
     .await;
+    server.stop().await;
+}
+
+/// Vault refuses to open it, as it does what was altered, and what a key sealed that is gone.
+#[tokio::test]
+async fn what_vault_does_not_open_is_said_to_be_so_and_does_not_stay_in_the_way() {
+    let (engine, folder) = (Transit::default(), tempfile::tempdir().unwrap());
+    let (vault, _) = engine.start(folder.path()).await;
+    let running = Running::with(|settings| settings.keys = Keys::vault(vault)).await;
+    let cluster = StandIn::start().await;
+    let (registration, key) = (cluster.registration("c", "t"), [("idempotency-key", "k")]);
+    let registered = running.admin.ask("post", "/clusters", Some(&registration), &key);
+    registered.await.expect(201);
+    running.server.stop().await;
+    let pool = pool(&running.database_url).await;
+    for statement in [
+        "update clusters set wrapped_key = 'vault:v1:999', check_at = now()",
+        "update server_secrets set wrapped_key = 'vault:v1:999'",
+    ] {
+        sqlx::query(statement).execute(&pool).await.unwrap();
+    }
+    let minutes = Arc::new(AtomicI64::new(0));
+    let clock = minutes.clone();
+    let mut settings = super::support::settings(&running.database_url, folder.path());
+    settings.keys = Keys::vault(engine.start(folder.path()).await.0);
+    settings.clock =
+        Arc::new(move || Timestamp::now() + SignedDuration::from_mins(clock.load(Ordering::SeqCst)));
+    let server = gantry_fleet::Server::start(settings).await.unwrap();
+    let admin = super::support::Asker::new(&server, Some(super::support::token("admin", Role::Admin)));
+    until("the health says so", async || {
+        let got = admin.get("/clusters/c").await.expect(200).body;
+        (got["healthReason"] == "CredentialsUnavailable").then_some(())
+    })
+    .await;
+    // Another replica may ask another Vault, which opens it; not for ever.
+    let again = async || admin.ask("post", "/clusters", Some(&registration), &key).await;
+    again().await.refused(503, "KEY_UNAVAILABLE");
+    minutes.store(11, Ordering::SeqCst);
+    again().await.refused(409, "IDEMPOTENCY_KEY_REUSED");
+    let key = [("idempotency-key", "another")];
+    let user = json!({"username": "jo", "password": "correct horse battery staple", "roles": ["Viewer"]});
+    for replayed in ["", "true"] {
+        let got = admin.ask("post", "/users", Some(&user), &key).await.expect(201);
+        assert_eq!(got.header("idempotency-replayed"), replayed);
+    }
     server.stop().await;
 }

@@ -113,6 +113,8 @@ pub struct Charts {
     share: u64,
     /// Charts that are read at once: where there is little memory, one.
     turns: Semaphore,
+    /// Indexes that are read at once. People wait for them too, so they do not wait for charts.
+    indexes: Semaphore,
 }
 
 impl Charts {
@@ -124,6 +126,7 @@ impl Charts {
             helm,
             share: share.bytes,
             turns: Semaphore::new(share.at_once),
+            indexes: Semaphore::new(share.at_once),
         }
     }
 
@@ -139,7 +142,12 @@ impl Charts {
         credentials: Option<&Credentials>,
     ) -> Result<Vec<ChartVersion>, ChartError> {
         match repository {
-            Repository::Http(url) => index::versions(&self.http, url, chart, credentials).await,
+            Repository::Http(url) => {
+                let index = index::fetch(&self.http, url, credentials).await?;
+                // Not while it is fetched: a repository that is slow must not keep the others waiting.
+                let _turn = self.indexes.acquire().await.ok();
+                index::versions(index, chart).await
+            }
             Repository::Oci(url) => oci::versions(&self.http, url, chart, credentials).await,
         }
     }

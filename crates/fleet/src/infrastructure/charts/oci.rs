@@ -5,26 +5,45 @@ use std::time::Duration;
 
 use gantry_fleet_domain::operator::is_token_server_of;
 use reqwest::{Client, Method, Response, StatusCode, header};
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 use tokio::time::Instant;
 use url::Url;
 
 use super::{ChartError, ChartVersion, sha256};
-use crate::infrastructure::http::{self, Credentials, HttpError};
+use crate::infrastructure::{
+    http::{self, Credentials, HttpError},
+    lean, yaml,
+};
 
 const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 const CHART: &str = "application/vnd.cncf.helm.chart.content.v1.tar+gzip";
 const MAX_JSON: usize = 4 << 20;
 /// What a manifest is known by, as registries tell it with the manifest.
 const DIGEST: &str = "docker-content-digest";
-/// Pages of tags.
+/// Nodes of JSON that is no list: small in bytes may be large in memory.
+const MAX_NODES: usize = 20_000;
+/// Pages of tags, and tags of all of them.
 const MAX_PAGES: usize = 20;
+const MAX_TAGS: usize = 20_000;
+/// By the specification of registries.
+const LONGEST_TAG: usize = 128;
 
 #[derive(Deserialize)]
 struct Tags {
-    #[serde(default)]
-    tags: Option<Vec<String>>,
+    #[serde(default, deserialize_with = "tags")]
+    tags: Vec<String>,
+}
+
+/// No more than are taken in all.
+fn tags<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
+    let mut tags = Vec::new();
+    lean::each(deserializer, |tag: String| {
+        if tags.len() < MAX_TAGS && tag.len() <= LONGEST_TAG {
+            tags.push(tag);
+        }
+    })?;
+    Ok(tags)
 }
 
 pub async fn versions(
@@ -45,10 +64,10 @@ pub async fn versions(
         let bytes = http::body(answer, &url, MAX_JSON).await?;
         let page: Tags = serde_json::from_slice(&bytes)
             .map_err(|_| ChartError::Index("it does not list tags".to_owned()))?;
-        tags.extend(page.tags.unwrap_or_default());
+        tags.extend(page.tags.into_iter().take(MAX_TAGS - tags.len()));
         match next {
-            Some(next) => url = next,
-            None => break,
+            Some(next) if tags.len() < MAX_TAGS => url = next,
+            _ => break,
         }
     }
     if tags.is_empty() {
@@ -112,8 +131,8 @@ pub async fn fetch(
     let answer = registry.get(&url, Some(MANIFEST)).await?;
     let bytes = http::body(answer, &url, MAX_JSON).await?;
     let manifest_digest = format!("sha256:{}", sha256(&bytes));
-    let manifest: Value = serde_json::from_slice(&bytes)
-        .map_err(|_| ChartError::Archive("its manifest is not JSON".to_owned()))?;
+    let manifest = small(&bytes)
+        .ok_or_else(|| ChartError::Archive("its manifest is not JSON, or too large".to_owned()))?;
     let layer = manifest["layers"]
         .as_array()
         .into_iter()
@@ -270,7 +289,7 @@ impl<'c> Registry<'c> {
             }) => return Err(ChartError::Credentials),
             Err(error) => return Err(error.into()),
         };
-        let answer: Value = serde_json::from_slice(&answer).map_err(|_| ChartError::Credentials)?;
+        let answer = small(&answer).ok_or(ChartError::Credentials)?;
         let token = answer["token"]
             .as_str()
             .or_else(|| answer["access_token"].as_str());
@@ -278,6 +297,13 @@ impl<'c> Registry<'c> {
             .map(|token| With::Token(token.to_owned()))
             .ok_or(ChartError::Credentials)
     }
+}
+
+/// What is JSON, and not large in memory either.
+fn small(bytes: &[u8]) -> Option<Value> {
+    yaml::has_at_most(MAX_NODES, bytes)
+        .then(|| serde_json::from_slice(bytes).ok())
+        .flatten()
 }
 
 /// `Link: </v2/…?last=x&n=1000>; rel="next"`, on the same registry only.
@@ -324,5 +350,49 @@ mod tests {
             found.expect("it ends before a single request would").unwrap(),
             [some.clone(), some, None, None]
         );
+    }
+    #[tokio::test]
+    async fn tags_are_taken_within_bounds() {
+        let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+        let long = "x".repeat(LONGEST_TAG + 1);
+        for (tag, expected) in [("1.0.0", MAX_TAGS), ("", MAX_TAGS), (long.as_str(), 0)] {
+            let page = format!(
+                r#"{{"tags":[{}]}}"#,
+                vec![format!("\"{tag}\""); MAX_TAGS + 1].join(",")
+            );
+            let page: Tags = serde_json::from_str(&page).unwrap();
+            assert_eq!(page.tags.len(), expected, "{tag:.20}");
+        }
+        let none: Tags = serde_json::from_str(r#"{"tags":null}"#).unwrap();
+        assert!(none.tags.is_empty());
+        // Pages without end.
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let base = Url::parse(&format!("oci://{}/charts", listener.local_addr().unwrap())).unwrap();
+        let page = format!(r#"{{"tags":[{}]}}"#, vec!["\"1\""; MAX_TAGS / 2 + 1].join(","));
+        let head = "HTTP/1.1 200 OK\r\nlink: <?more>; rel=\"next\"\r\nconnection: close\r\n\r\n";
+        let asked = tokio::spawn(async move {
+            for number in 0.. {
+                let Ok(connection) = tokio::time::timeout(Duration::from_secs(2), listener.accept()).await
+                else {
+                    return number;
+                };
+                let (mut stream, _) = connection.unwrap();
+                let _ = stream.read(&mut [0; 4096]).await.unwrap();
+                stream
+                    .write_all(format!("{head}{page}").as_bytes())
+                    .await
+                    .unwrap();
+            }
+            0
+        });
+        let found = versions(&http::client().unwrap(), &base, "x", None).await;
+        assert_eq!((found.unwrap().len(), asked.await.unwrap()), (MAX_TAGS, 2));
+    }
+
+    #[test]
+    fn answers_that_are_small_in_bytes_alone_are_not_read() {
+        assert!(small(br#"{"layers":[{}]}"#).is_some());
+        let wide = format!(r#"{{"layers":[{}{{}}]}}"#, "{},".repeat(MAX_NODES));
+        assert!(small(wide.as_bytes()).is_none());
     }
 }

@@ -7,19 +7,25 @@ use std::{
 };
 
 use gantry_fleet_domain::crd_digest;
-use kube::{
-    Api, Client,
-    api::{ListParams, PartialObjectMeta},
-    core::{ApiResource, DynamicObject, GroupVersionKind, ObjectMeta},
-};
+use kube::{Client, api::ListParams, core::Request};
+use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 use tokio::time::Instant;
 
-use super::{PAGE, Unreachable, explain};
-use crate::infrastructure::store::clusters::SeenCrd;
+use super::{
+    PAGE, Unreachable,
+    answers::{self, too_much},
+    explain,
+    objects::{self, ListError},
+};
+use crate::infrastructure::{lean::Take, store::clusters::SeenCrd};
 
+const PATH: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 /// More than any cluster has; whoever lists more is not an API server, or means no good.
 const MOST: usize = 20_000;
+/// Names are no longer on any server, nor are uids and revisions, and few definitions have more than three versions.
+const LONGEST: usize = 253;
+const MOST_VERSIONS: usize = 100;
 
 /// Asks for those that are not known yet, for this long. The others have no digest: which schemas they are is not known, and
 /// the next look goes on with them.
@@ -29,18 +35,13 @@ pub async fn look(
     patience: Duration,
 ) -> Result<Vec<SeenCrd>, Unreachable> {
     let until = Instant::now() + patience;
-    let resource = ApiResource::from_gvk_with_plural(
-        &GroupVersionKind::gvk("apiextensions.k8s.io", "v1", "CustomResourceDefinition"),
-        "customresourcedefinitions",
-    );
-    let api: Api<DynamicObject> = Api::all_with(client.clone(), &resource);
-    let listed = tokio::time::timeout_at(until, list(&api))
+    let listed = tokio::time::timeout_at(until, list(client))
         .await
         .map_err(|_| Unreachable::timeout(patience))??;
     let (mut seen, missing) = sort(listed, known);
     let mut missing = missing.into_iter();
     for crd in missing.by_ref() {
-        match tokio::time::timeout_at(until, fetch(&api, &crd.name)).await {
+        match tokio::time::timeout_at(until, fetch(client, &crd.name)).await {
             Ok(Ok(found)) => seen.extend(found),
             Ok(Err(why)) => return Err(why),
             Err(_) => {
@@ -61,29 +62,57 @@ struct Listed {
     revision: String,
 }
 
-async fn list(api: &Api<DynamicObject>) -> Result<Vec<Listed>, Unreachable> {
-    let mut all = Vec::new();
+async fn list(client: &Client) -> Result<Vec<Listed>, Unreachable> {
+    let mut all = Listing::default();
     let mut params = ListParams::default().limit(PAGE);
     loop {
-        let page = api
-            .list_metadata(&params)
-            .await
-            .map_err(|error| explain(&error))?;
-        let listed = |object: PartialObjectMeta<DynamicObject>| {
-            let revision = revision(&object.metadata);
-            object.metadata.name.map(|name| Listed { name, revision })
-        };
-        all.extend(page.items.into_iter().filter_map(listed));
-        if all.len() > MOST {
+        let request = Request::new(PATH).list_metadata(&params);
+        let request = request.map_err(|error| explain(&kube::Error::BuildRequest(error)))?;
+        let next = answers::page(client, request, &mut all).await;
+        if all.0.len() > MOST {
             return Err(Unreachable {
                 reason: "AnswerTooLarge",
                 message: format!("the API server has more than {MOST} definitions"),
             });
         }
-        match page.metadata.continue_.filter(|token| !token.is_empty()) {
+        match next.map_err(|error| explain(&error))? {
             Some(token) => params = params.continue_token(&token),
-            None => return Ok(all),
+            None => return Ok(all.0),
         }
+    }
+}
+
+#[derive(Default)]
+struct Listing(Vec<Listed>);
+
+#[derive(Deserialize)]
+struct Item {
+    #[serde(default)]
+    metadata: Option<Metadata>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Metadata {
+    #[serde(default)]
+    name: Option<String>,
+    #[serde(default)]
+    uid: Option<String>,
+    #[serde(default)]
+    resource_version: Option<String>,
+}
+
+impl<'de> Take<'de> for Listing {
+    fn take<D: Deserializer<'de>>(&mut self, deserializer: D) -> Result<(), D::Error> {
+        if self.0.len() > MOST {
+            return Err(too_much());
+        }
+        let metadata = Item::deserialize(deserializer)?.metadata.unwrap_or_default();
+        let revision = revision(metadata.uid.as_deref(), metadata.resource_version.as_deref());
+        if let Some(name) = metadata.name.filter(|name| name.len() <= LONGEST) {
+            self.0.push(Listed { name, revision });
+        }
+        Ok(())
     }
 }
 
@@ -115,29 +144,37 @@ fn sort(listed: Vec<Listed>, known: &[SeenCrd]) -> (Vec<SeenCrd>, Vec<SeenCrd>) 
 }
 
 /// The same for as long as nothing of the object changes; nothing where the server does not tell.
-fn revision(metadata: &ObjectMeta) -> String {
-    match (&metadata.uid, &metadata.resource_version) {
-        (Some(uid), Some(version)) => format!("{uid}/{version}"),
+fn revision(uid: Option<&str>, version: Option<&str>) -> String {
+    match (uid, version) {
+        (Some(uid), Some(version)) if uid.len() + version.len() <= LONGEST => format!("{uid}/{version}"),
         _ => String::new(),
     }
 }
 
 /// One of them, if it is still there.
-async fn fetch(api: &Api<DynamicObject>, name: &str) -> Result<Option<SeenCrd>, Unreachable> {
-    let found = api.get_opt(name).await.map_err(|error| explain(&error))?;
+async fn fetch(client: &Client, name: &str) -> Result<Option<SeenCrd>, Unreachable> {
+    let found = objects::definition(client, name).await;
+    let found = found.map_err(|error| match error {
+        ListError::Api(error) => explain(&error),
+        other => Unreachable {
+            reason: "Timeout",
+            message: other.to_string(),
+        },
+    })?;
     Ok(found.map(|crd| {
-        let versions = crd
-            .data
-            .pointer("/status/storedVersions")
-            .and_then(Value::as_array);
+        let text = |pointer: &str| crd.pointer(pointer).and_then(Value::as_str);
+        let versions = crd.pointer("/status/storedVersions").and_then(Value::as_array);
         SeenCrd {
             name: name.to_owned(),
-            digest: crd_digest::digest(&crd.data),
-            revision: revision(&crd.metadata),
+            digest: crd_digest::digest(&crd),
+            revision: revision(text("/metadata/uid"), text("/metadata/resourceVersion")),
             stored_versions: versions
                 .into_iter()
                 .flatten()
-                .filter_map(|version| version.as_str().map(str::to_owned))
+                .filter_map(Value::as_str)
+                .filter(|version| version.len() <= LONGEST)
+                .take(MOST_VERSIONS)
+                .map(str::to_owned)
                 .collect(),
         }
     }))
@@ -194,5 +231,32 @@ mod tests {
         // A server that tells no revision is asked each time.
         let known = [crd("same", &fresh, "")];
         assert_eq!(sort(vec![listed("same", "")], &known).1.len(), 1);
+    }
+    #[test]
+    fn what_is_listed_is_bounded() {
+        let read = |items: &[String]| {
+            let mut all = Listing::default();
+            let text = format!("[{}]", items.join(","));
+            let read =
+                crate::infrastructure::lean::items(&mut serde_json::Deserializer::from_str(&text), &mut all);
+            (all.0, read.is_ok())
+        };
+        let item = |name: &str, uid: &str| {
+            format!(r#"{{"metadata":{{"name":"{name}","uid":"{uid}","resourceVersion":"1"}}}}"#)
+        };
+        let long = "x".repeat(LONGEST + 1);
+        let (all, is_ok) = read(&[
+            item("a", "u"),
+            item("b", &long),
+            item(&long, "u"),
+            "{}".to_owned(),
+        ]);
+        let found: Vec<(&str, &str)> = all
+            .iter()
+            .map(|listed| (listed.name.as_str(), listed.revision.as_str()))
+            .collect();
+        assert_eq!((found, is_ok), (vec![("a", "u/1"), ("b", "")], true));
+        let (all, is_ok) = read(&vec![item("a", "u"); MOST + 100]);
+        assert_eq!((all.len(), is_ok), (MOST + 1, false));
     }
 }

@@ -1,11 +1,13 @@
 //! Definitions and custom resources of a cluster, a page at a time: reads only, each page with a deadline, and never more
-//! than one of them in memory.
+//! than one of them, and one object of it, in memory.
 
 use std::{fmt::Write as _, time::Duration};
 
 use gantry_fleet_domain::crd_diff::{Crd, Proof, Prover, ServerVersion};
 use kube::Client;
 use serde_json::Value;
+
+use super::answers::{self, Objects};
 
 /// Definitions are large, objects are not; but any may have a megabyte and a half, and an answer has a limit.
 const DEFINITIONS_PER_PAGE: usize = 20;
@@ -43,7 +45,7 @@ pub async fn definition(client: &Client, name: &str) -> Result<Option<Value>, Li
         "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{}",
         escape(name)
     );
-    match get(client, path).await {
+    match in_time(answers::object(client, request(path)?)).await {
         Ok(document) => Ok(Some(document)),
         Err(ListError::Api(kube::Error::Api(status))) if status.code == 404 => Ok(None),
         Err(error) => Err(error),
@@ -93,29 +95,26 @@ async fn pages(
         if !token.is_empty() {
             let _ = write!(uri, "&continue={}", escape(&token));
         }
-        let mut page = match get(client, uri).await {
+        let mut objects = Objects(&mut *each);
+        match in_time(answers::page(client, request(uri)?, &mut objects)).await {
             Err(ListError::Api(kube::Error::Api(status))) if status.code == 410 => {
                 return Err(ListError::Expired);
             }
-            answer => answer?,
-        };
-        if let Some(Value::Array(items)) = page.get_mut("items") {
-            for item in std::mem::take(items) {
-                each(item);
-            }
-        }
-        match page["metadata"]["continue"].as_str() {
-            Some(next) if !next.is_empty() => next.clone_into(&mut token),
-            _ => return Ok(()),
+            answer => match answer? {
+                Some(next) => token = next,
+                None => return Ok(()),
+            },
         }
     }
 }
 
-async fn get(client: &Client, uri: String) -> Result<Value, ListError> {
-    let request = http::Request::get(uri)
-        .body(Vec::new())
-        .map_err(kube::Error::HttpError)?;
-    tokio::time::timeout(DEADLINE, client.request::<Value>(request))
+fn request(uri: String) -> Result<http::Request<Vec<u8>>, ListError> {
+    let request = http::Request::get(uri).body(Vec::new());
+    Ok(request.map_err(kube::Error::HttpError)?)
+}
+
+async fn in_time<T>(asked: impl Future<Output = Result<T, kube::Error>>) -> Result<T, ListError> {
+    tokio::time::timeout(DEADLINE, asked)
         .await
         .map_err(|_| ListError::NoAnswer)?
         .map_err(ListError::Api)

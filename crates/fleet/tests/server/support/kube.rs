@@ -47,6 +47,9 @@ pub struct StandIn {
     pub identity: Arc<Mutex<String>>,
     /// The trace context of those who asked: `traceparent` and `tracestate`.
     pub traces: Arc<Mutex<Vec<(String, String)>>>,
+    /// What it answers at one path, whatever is asked for there.
+    pub wide: Arc<Mutex<String>>,
+    wide_at: Arc<Mutex<&'static str>>,
     /// What was written, such as `PATCH namespaces/gantry-fleet`.
     pub written: Arc<Mutex<Vec<String>>>,
 }
@@ -72,6 +75,8 @@ impl StandIn {
             looks: Arc::default(),
             identity: Arc::new(Mutex::new(uuid::Uuid::new_v4().to_string())),
             traces: Arc::default(),
+            wide: Arc::default(),
+            wide_at: Arc::default(),
             written: Arc::default(),
         };
         let router = Router::new().fallback(answer).with_state(stand_in.clone());
@@ -81,6 +86,10 @@ impl StandIn {
 
     pub fn mood(&self, mood: u16) {
         self.mood.store(mood, Ordering::SeqCst);
+    }
+
+    pub fn widens(&self, path: &'static str) {
+        *self.wide_at.lock().unwrap() = path;
     }
 
     fn remember_trace(&self, headers: &HeaderMap) {
@@ -177,6 +186,10 @@ async fn answer(State(stand_in): State<StandIn>, request: Request) -> Response {
         }
     }
     let path = request.uri().path();
+    if path == *stand_in.wide_at.lock().unwrap() {
+        let wide = stand_in.wide.lock().unwrap().clone();
+        return ([("content-type", "application/json")], wide).into_response();
+    }
     if path.ends_with("/token") && stand_in.no_tokens.load(Ordering::SeqCst) {
         return StatusCode::INTERNAL_SERVER_ERROR.into_response();
     }
