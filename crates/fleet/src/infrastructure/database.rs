@@ -36,6 +36,11 @@ const MIGRATIONS: &[(i32, &str, &str)] = &[
         include_str!("../../migrations/0009_passwords.sql"),
     ),
     (10, "attempts", include_str!("../../migrations/0010_attempts.sql")),
+    (
+        11,
+        "definitions",
+        include_str!("../../migrations/0011_definitions.sql"),
+    ),
 ];
 
 /// "gantry" as a number: replicas that start together wait for each other here.

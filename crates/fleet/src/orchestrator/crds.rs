@@ -45,7 +45,7 @@ pub async fn get(fleet: &Fleet, name: &str) -> Result<(api::CrdWithHistory, i64)
         .ok_or_else(|| missing(name))?;
     let revision = row.revision;
     let today = waivers::today(fleet);
-    Ok((with_history(&mut connection, row, today).await?, revision))
+    Ok((with_history(fleet, &mut connection, row, today).await?, revision))
 }
 
 pub async fn register(fleet: &Fleet, ask: &Ask, body: api::RegisterCrd) -> Result<Reply, Error> {
@@ -99,6 +99,7 @@ pub async fn register(fleet: &Fleet, ask: &Ask, body: api::RegisterCrd) -> Resul
         sets::settle(&mut work, &operator).await?;
     }
     finish(
+        fleet,
         work,
         &name,
         "crd.registered",
@@ -120,6 +121,7 @@ pub async fn change(fleet: &Fleet, ask: &Ask, name: &str, body: api::ChangeCrd) 
     let now = time(work.now);
     store::update(work.db(), &row, now).await?;
     finish(
+        fleet,
         work,
         name,
         "crd.changed",
@@ -160,7 +162,7 @@ pub async fn deprecate(
         row.migration_guide = body.migration_guide;
     }
     store::update(work.db(), &row, now).await?;
-    finish(work, name, "crd.deprecated", json!({"name": name}), 200).await
+    finish(fleet, work, name, "crd.deprecated", json!({"name": name}), 200).await
 }
 
 pub async fn approve(fleet: &Fleet, ask: &Ask, name: &str, body: api::ApproveCrd) -> Result<Reply, Error> {
@@ -206,7 +208,7 @@ pub async fn approve(fleet: &Fleet, ask: &Ask, name: &str, body: api::ApproveCrd
     .await?;
     store::update(work.db(), &row, now).await?;
     let details = json!({"name": name, "operatorVersion": schema.operator_version, "notes": body.notes});
-    finish(work, name, action, details, 200).await
+    finish(fleet, work, name, action, details, 200).await
 }
 
 pub async fn diff(
@@ -239,7 +241,7 @@ pub async fn diff(
     };
     let older = store::definition(&mut connection, row.id, &from.operator_version).await?;
     let newer = store::definition(&mut connection, row.id, &to.operator_version).await?;
-    let clusters = store::on_clusters(&mut connection, row.id, name).await?;
+    let clusters = store::on_clusters(&mut connection, row.id, name, usage::fresh(fleet)).await?;
     drop(connection);
     let mut report = compared(older, newer, usage::known(&clusters)).await?.report;
     report.waive(&waived, waivers::today(fleet));
@@ -293,11 +295,10 @@ pub async fn validate(
         None => history.first().ok_or_else(|| missing(name))?,
     };
     let old = store::definition(&mut connection, row.id, &from.operator_version).await?;
-    let clusters = store::on_clusters(&mut connection, row.id, name).await?;
-    let environments = usage::environments(&mut connection).await?;
+    let around = usage::around(fleet, &mut connection, &row).await?;
     drop(connection);
     let new = read_proposal(&old, body.new_schema_definition)?;
-    let mut known = usage::known(&clusters);
+    let mut known = usage::known(&around.clusters);
     known.server = server.or(known.server);
     let today = waivers::today(fleet);
     // Whether it needs an approval is found out as when it is registered, which does not depend on clusters.
@@ -312,7 +313,7 @@ pub async fn validate(
     let wanted = usage::proposed(&alone, version);
     let requires_approval = wanted.approval == Approval::Pending;
     steps.push(wanted);
-    let usage = usage::of(&row, &environments, &steps, &clusters);
+    let usage = usage::of(&row, &steps, &around);
     let usage = usage.into_iter().next_back().unwrap_or_default();
     let changes = |some| changes(some, version, None);
     let breaking = changes(Change::breaking(&report));
@@ -321,7 +322,7 @@ pub async fn validate(
         is_compatible: breaking.is_empty() && !usage.iter().any(usage::loses_objects),
         requires_approval,
         usage,
-        clusters: clusters.into_iter().map(usage::on_cluster).collect(),
+        clusters: around.clusters.into_iter().map(usage::on_cluster).collect(),
         breaking_changes: breaking,
         non_breaking_changes: changes(Change::harmless(&report)),
         validated_at: fleet.now(),
@@ -410,6 +411,7 @@ pub(super) async fn locked<'f>(
 }
 
 async fn finish(
+    fleet: &Fleet,
     mut work: Work<'_>,
     name: &str,
     action: &str,
@@ -421,7 +423,7 @@ async fn finish(
     let today = waivers::day(work.now);
     let reply = Reply::json(
         status,
-        &with_history(work.db(), row, today).await?,
+        &with_history(fleet, work.db(), row, today).await?,
         Some(revision),
     )?;
     work.record(Record {
@@ -490,20 +492,20 @@ fn wire(row: CrdRow) -> api::Crd {
 }
 
 async fn with_history(
+    fleet: &Fleet,
     connection: &mut sqlx::PgConnection,
     row: CrdRow,
     today: Date,
 ) -> Result<api::CrdWithHistory, Error> {
     let history = store::history(&mut *connection, row.id).await?;
-    let clusters = store::on_clusters(&mut *connection, row.id, &row.name).await?;
+    let around = usage::around(fleet, &mut *connection, &row).await?;
     let waived = waivers::of(&mut *connection, row.id).await?;
-    let environments = usage::environments(&mut *connection).await?;
     let newest = match history.first() {
         Some(schema) => store::definition(&mut *connection, row.id, &schema.operator_version).await?,
         None => Value::Null,
     };
     let steps = usage::steps(&history, &waived, today);
-    let usage = usage::of(&row, &environments, &steps, &clusters);
+    let usage = usage::of(&row, &steps, &around);
     let schema = |(schema, usage): (SchemaRow, Vec<api::SchemaUse>)| -> api::CrdSchema {
         let stored: Vec<Change> = serde_json::from_value(schema.changes).unwrap_or_default();
         let created_at = schema.created_at.into();
@@ -525,6 +527,6 @@ async fn with_history(
         crd: wire(row),
         schema_definition: newest,
         schema_history: history.into_iter().zip(usage).map(schema).collect(),
-        clusters: clusters.into_iter().map(usage::on_cluster).collect(),
+        clusters: around.clusters.into_iter().map(usage::on_cluster).collect(),
     })
 }

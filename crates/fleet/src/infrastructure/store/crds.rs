@@ -1,5 +1,6 @@
 //! Definitions and their history.
 
+use jiff::SignedDuration;
 use serde_json::Value;
 use sqlx::{FromRow, PgConnection, PgPool};
 use uuid::Uuid;
@@ -66,6 +67,15 @@ pub struct OnClusterRow {
     pub position: Option<i32>,
     pub digest: String,
     pub seen_at: Time,
+    /// Whether that is how it is now, as far as anybody can know.
+    pub is_seen: bool,
+}
+
+/// A cluster of which nobody knows whether it has a definition.
+#[derive(Clone, Debug, FromRow)]
+pub struct UnseenRow {
+    pub cluster_name: String,
+    pub environment: String,
 }
 
 /// A definition as one of the set that its operator has.
@@ -217,21 +227,58 @@ pub async fn definition(
         .await
 }
 
+/// Whether definitions were seen that lately, or so far ahead. Nobody looks at a cluster that is disabled, and nothing is
+/// brought to it either: what was seen of it last counts.
+macro_rules! is_seen {
+    ($seconds:literal) => {
+        concat!(
+            "(not k.enabled or coalesce(k.definitions_seen_at between now() - make_interval(secs => ",
+            $seconds,
+            ") and now() + make_interval(secs => ",
+            $seconds,
+            "), false))"
+        )
+    };
+}
+
+/// Those that have it. What was seen longer ago than `fresh` may be otherwise by now.
 pub async fn on_clusters(
     connection: &mut PgConnection,
     id: Uuid,
     name: &str,
+    fresh: SignedDuration,
 ) -> Result<Vec<OnClusterRow>, sqlx::Error> {
-    sqlx::query_as(
+    sqlx::query_as(concat!(
         "select k.name as cluster_name, k.environment, k.kubernetes_version, x.stored_versions, x.digest, x.seen_at,
-             s.operator_version, s.position
+             s.operator_version, s.position, ",
+        is_seen!("$3"),
+        " as is_seen
          from cluster_crds x join clusters k on k.id = x.cluster_id
          left join lateral (select operator_version, position from crd_schemas
                             where crd_id = $1 and digest = x.digest order by position desc limit 1) s on true
-         where x.name = $2 order by k.name",
-    )
+         where x.name = $2 order by k.name"
+    ))
     .bind(id)
     .bind(name)
+    .bind(fresh.as_secs_f64())
+    .fetch_all(connection)
+    .await
+}
+
+/// Those that were not seen to have it, and not lately enough to say that they have not.
+pub async fn unseen(
+    connection: &mut PgConnection,
+    name: &str,
+    fresh: SignedDuration,
+) -> Result<Vec<UnseenRow>, sqlx::Error> {
+    sqlx::query_as(concat!(
+        "select k.name as cluster_name, k.environment from clusters k
+         where not ",
+        is_seen!("$2"),
+        " and not exists (select from cluster_crds x where x.cluster_id = k.id and x.name = $1) order by k.name"
+    ))
+    .bind(name)
+    .bind(fresh.as_secs_f64())
     .fetch_all(connection)
     .await
 }
