@@ -41,6 +41,7 @@ const MIGRATIONS: &[(i32, &str, &str)] = &[
         "definitions",
         include_str!("../../migrations/0011_definitions.sql"),
     ),
+    (12, "audit", include_str!("../../migrations/0012_audit.sql")),
 ];
 
 /// "gantry" as a number: replicas that start together wait for each other here.
