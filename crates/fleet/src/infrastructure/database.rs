@@ -42,6 +42,11 @@ const MIGRATIONS: &[(i32, &str, &str)] = &[
         include_str!("../../migrations/0011_definitions.sql"),
     ),
     (12, "audit", include_str!("../../migrations/0012_audit.sql")),
+    (
+        13,
+        "approvals",
+        include_str!("../../migrations/0013_approvals.sql"),
+    ),
 ];
 
 /// "gantry" as a number: replicas that start together wait for each other here.
