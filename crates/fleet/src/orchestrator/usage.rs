@@ -11,7 +11,7 @@ use gantry_fleet_domain::{
     crd_use::{Decision, Installed, Life, STORED_VERSION_REMOVED, Step, may_use},
 };
 use jiff::{SignedDuration, civil::Date};
-use serde_json::Value;
+use serde::Deserialize;
 use sqlx::PgConnection;
 
 use super::{
@@ -88,16 +88,25 @@ fn environment(name: &str) -> Environment {
         .unwrap_or_else(|_| Environment::Other(name.to_owned()))
 }
 
-/// The history of a definition as steps, in the same order.
+/// What of a change decides where it may be used.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Place {
+    field_path: String,
+    is_breaking: bool,
+    fingerprint: String,
+}
+
+/// The history of a definition as steps, in the same order. There may be megabytes of it.
 pub(super) fn steps(history: &[SchemaRow], waived: &[Waiver], today: Date) -> Vec<Step> {
-    let is_waived = |change: &Change| {
+    let is_waived = |change: &Place| {
         let holds = |waiver: &&Waiver| waiver.expires >= today;
         let mut waivers = waived.iter().filter(holds);
         waivers.any(|waiver| waiver.fingerprint == change.fingerprint)
     };
     let step = |schema: &SchemaRow| {
-        let places = |changes: &Value| -> Option<Vec<String>> {
-            let changes: Vec<Change> = serde_json::from_value(changes.clone()).ok()?;
+        let places = |changes: &str| -> Option<Vec<String>> {
+            let changes: Vec<Place> = serde_json::from_str(changes).ok()?;
             let breaking = changes.into_iter();
             let breaking = breaking.filter(|change| change.is_breaking && !is_waived(change));
             Some(breaking.map(|change| change.field_path).collect())
@@ -108,7 +117,7 @@ pub(super) fn steps(history: &[SchemaRow], waived: &[Waiver], today: Date) -> Ve
             // One that is not known is none that lets pass.
             approval: Approval::from_name(&schema.approval).unwrap_or(Approval::Pending),
             breaking: places(&schema.changes).unwrap_or_default(),
-            back: schema.back.as_ref().and_then(places),
+            back: schema.back.as_deref().and_then(places),
             api_versions: schema.api_versions.clone(),
         }
     };
@@ -129,8 +138,8 @@ pub(super) fn proposed(compared: &Compared, version: Option<&str>) -> Step {
     }
 }
 
-/// Of each step, in every environment.
-pub(super) fn of(row: &CrdRow, steps: &[Step], around: &Around) -> Vec<Vec<api::SchemaUse>> {
+/// Of each that is wanted, in every environment. The steps are all there are.
+pub(super) fn of(row: &CrdRow, wanted: &[Step], steps: &[Step], around: &Around) -> Vec<Vec<api::SchemaUse>> {
     let life = match (row.status.as_str(), &row.deprecation_reason) {
         ("Removed", _) => Life::Removed,
         ("Deprecated", reason) => Life::Deprecated {
@@ -157,7 +166,7 @@ pub(super) fn of(row: &CrdRow, steps: &[Step], around: &Around) -> Vec<Vec<api::
         let decision = may_use(&row.name, environment, wanted, steps, &installed, life);
         wire(environment, decision)
     };
-    steps
+    wanted
         .iter()
         .map(|wanted| {
             around

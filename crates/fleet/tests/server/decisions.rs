@@ -202,3 +202,47 @@ async fn definitions_are_listed_by_approval_page_by_page() {
     }
     running.server.stop().await;
 }
+
+#[tokio::test]
+async fn a_long_history_is_read_page_by_page() {
+    let running = Running::start().await;
+    let admin = &running.admin;
+    // The second breaks; what runs nowhere is judged by itself.
+    for (version, names) in [
+        ("1.0.0", &["a", "b"][..]),
+        ("2.0.0", &["b"]),
+        ("3.0.0", &["b", "c"]),
+    ] {
+        admin
+            .post("/crds", &registration(version, names))
+            .await
+            .expect(201);
+    }
+    let show = async |query: &str| admin.get(&format!("/crds/{NAME}{query}")).await.expect(200).body;
+    let all = show("").await;
+    let whole = all["schemaHistory"].as_array().unwrap();
+    assert_eq!(whole.len(), 3);
+    for (query, part) in [
+        ("?limit=1", &whole[..1]),
+        ("?limit=1&offset=1", &whole[1..2]),
+        ("?offset=1", &whole[1..]),
+        ("?limit=100&offset=3", &[]),
+        ("?offset=1000000", &[]),
+    ] {
+        let mut got = show(query).await;
+        assert_eq!(got["schemaHistoryTotal"], 3, "{query}");
+        assert_eq!(got["schemaHistory"].as_array().unwrap(), part, "{query}");
+        // The rest is the same.
+        got["schemaHistory"] = all["schemaHistory"].clone();
+        assert_eq!(got, all, "{query}");
+    }
+    let second = show("?limit=1&offset=1").await;
+    assert_eq!(second["schemaHistory"][0]["approvalStatus"], "Pending");
+    for query in ["?limit=0", "?limit=101", "?offset=1000001", "?page=1"] {
+        admin
+            .get(&format!("/crds/{NAME}{query}"))
+            .await
+            .refused(400, "VALIDATION_ERROR");
+    }
+    running.server.stop().await;
+}

@@ -42,9 +42,10 @@ pub struct SchemaRow {
     pub scope: String,
     pub api_versions: Vec<String>,
     pub digest: String,
-    pub changes: Value,
-    /// What breaks on the way back to the one before it; nothing where that was not looked at yet.
-    pub back: Option<Value>,
+    /// A list as JSON. Of hundreds of versions it takes a while to read: away from those who answer requests.
+    pub changes: String,
+    /// What breaks on the way back to the one before it, as JSON; nothing where that was not looked at yet.
+    pub back: Option<String>,
     pub approval: String,
     /// The name of who approved it, if it was not erased.
     #[sqlx(default)]
@@ -235,7 +236,7 @@ pub async fn lock(connection: &mut PgConnection, name: &str) -> Result<Option<Cr
 pub async fn history(connection: &mut PgConnection, id: Uuid) -> Result<Vec<SchemaRow>, sqlx::Error> {
     sqlx::query_as(
         "select s.operator_version, s.position, s.api_group, s.kind, s.scope, s.api_versions, s.digest,
-             s.changes, s.back, approval_now(s.crd_id, s.approval, s.changes) as approval, p.subject as approved_by,
+             s.changes::text as changes, s.back::text as back, approval_now(s.crd_id, s.approval, s.changes) as approval, p.subject as approved_by,
              s.approved_at, s.approval_notes, s.from_chart, s.created_at
          from crd_schemas s left join people p on p.id = s.approved_by
          where s.crd_id = $1 order by s.position desc",
