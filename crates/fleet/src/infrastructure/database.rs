@@ -47,6 +47,7 @@ const MIGRATIONS: &[(i32, &str, &str)] = &[
         "approvals",
         include_str!("../../migrations/0013_approvals.sql"),
     ),
+    (14, "repeats", include_str!("../../migrations/0014_repeats.sql")),
 ];
 
 /// "gantry" as a number: replicas that start together wait for each other here.

@@ -303,14 +303,7 @@ pub async fn delete(fleet: &Fleet, ask: &Ask, name: &str) -> Result<Reply, Error
         details: Value::Null,
     })
     .await?;
-    let reply = work
-        .finish(Reply {
-            status: 204,
-            body: Vec::new(),
-            revision: None,
-            replayed: false,
-        })
-        .await?;
+    let reply = work.finish(Reply::gone()).await?;
     fleet.connections.forget(row.id);
     Ok(reply)
 }

@@ -64,7 +64,7 @@ pub async fn register(fleet: &Fleet, ask: &Ask, body: api::RegisterCrd) -> Resul
     complaints.or(())?;
     let mut work = match ask.begin(fleet).await? {
         Begun::Fresh(work) => work,
-        Begun::Repeated(reply) => return Ok(reply),
+        Begun::Repeated(reply) => return again(fleet, reply).await,
     };
     let operator = match &body.operator_name {
         Some(name) => Some(
@@ -406,11 +406,24 @@ pub(super) async fn locked<'f>(
 ) -> Result<Result<(Work<'f>, CrdRow), Reply>, Error> {
     let mut work = match ask.begin(fleet).await? {
         Begun::Fresh(work) => work,
-        Begun::Repeated(reply) => return Ok(Err(reply)),
+        Begun::Repeated(reply) => return again(fleet, reply).await.map(Err),
     };
     let row = store::lock(work.db(), name).await?.ok_or_else(|| missing(name))?;
     ask.check_match(row.revision)?;
     Ok(Ok((work, row)))
+}
+
+/// What there is of a definition by now is the answer to a request that is repeated.
+async fn again(fleet: &Fleet, reply: Reply) -> Result<Reply, Error> {
+    let Some(name) = &reply.about else {
+        return Ok(reply);
+    };
+    let shown = get(fleet, name, Window::ALL).await?;
+    Ok(Reply {
+        status: reply.status,
+        replayed: true,
+        ..shown
+    })
 }
 
 async fn finish(
@@ -424,7 +437,8 @@ async fn finish(
     let row = store::get(work.db(), name).await?.ok_or_else(|| missing(name))?;
     let (id, today) = (row.id.to_string(), waivers::day(work.now));
     let known = Known::read(fleet, work.db(), row).await?;
-    let reply = known.reply(status, Window::ALL, today).await?;
+    let mut reply = known.reply(status, Window::ALL, today).await?;
+    reply.about = Some(name.to_owned());
     work.record(Record {
         action,
         outcome: "Succeeded",
