@@ -75,6 +75,9 @@ pub struct Cluster {
     pub health_since: Option<Timestamp>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_health_check_at: Option<Timestamp>,
+    /// When its definitions were last read; absent where they never could be. `healthMessage` says why they cannot.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub definitions_seen_at: Option<Timestamp>,
     pub labels: BTreeMap<String, String>,
     pub is_enabled: bool,
     pub deployed_operators: Vec<DeployedOperator>,
@@ -114,6 +117,9 @@ pub struct ClusterHealth {
     pub api_server_latency_ms: Option<u64>,
     pub kubernetes_version: String,
     pub node_health: NodeHealth,
+    /// When its definitions were last read; absent where they never could be. `message` says why they cannot.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub definitions_seen_at: Option<Timestamp>,
     pub deployed_operators: Vec<DeployedOperator>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_checked: Option<Timestamp>,

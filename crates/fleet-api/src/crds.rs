@@ -133,6 +133,8 @@ pub struct CrdWithHistory {
     pub schema_definition: Value,
     /// Newest first.
     pub schema_history: Vec<CrdSchema>,
+    /// How many versions there are in all, of which `limit` and `offset` choose some.
+    pub schema_history_total: u64,
     /// Which clusters run which of them.
     pub clusters: Vec<CrdOnCluster>,
 }

@@ -163,6 +163,18 @@ const CRDS: &[Parameter] = &[
     LIMIT,
     OFFSET,
 ];
+const HISTORY: &[Parameter] = &[
+    parameter(
+        "limit",
+        "integer",
+        "How many versions of its history to answer with: 1 to 100, all of them when absent.",
+    ),
+    parameter(
+        "offset",
+        "integer",
+        "How many of the newest versions to skip: 1000000 at most.",
+    ),
+];
 const DIFF: &[Parameter] = &[
     parameter(
         "from",
@@ -370,7 +382,7 @@ impl Operation {
                 "/api/v1/crds/{name}",
                 "crds",
                 "Show a definition, its history and where it runs",
-                &[],
+                HISTORY,
                 json::<api::CrdWithHistory>(),
             ),
             Self::ChangeCrd => put(

@@ -116,12 +116,11 @@ pub enum Sight {
     Seen {
         ready: u32,
         not_ready: u32,
+        /// Why its definitions are not known, where they are not.
+        no_definitions: Option<String>,
     },
     /// One PascalCase word, and a sentence.
-    Unreachable {
-        reason: &'static str,
-        message: String,
-    },
+    Unreachable { reason: &'static str, message: String },
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -132,29 +131,43 @@ pub struct Verdict {
 }
 
 pub fn verdict(sight: &Sight) -> Verdict {
-    let (health, reason, message) = match sight {
-        Sight::Unreachable { reason, message } => (Health::Unhealthy, *reason, message.clone()),
+    match sight {
+        Sight::Unreachable { reason, message } => Verdict {
+            health: Health::Unhealthy,
+            reason,
+            message: message.clone(),
+        },
         Sight::Seen {
-            ready: 0,
-            not_ready: 0,
-        } => (
+            ready,
+            not_ready,
+            no_definitions,
+        } => {
+            let mut verdict = of_nodes(*ready, *not_ready);
+            // That says nothing of the health, and much of what may be used there.
+            if let Some(why) = no_definitions {
+                verdict.message.push_str("; its definitions could not be read: ");
+                verdict.message.push_str(why);
+            }
+            verdict
+        }
+    }
+}
+
+fn of_nodes(ready: u32, not_ready: u32) -> Verdict {
+    let (health, reason, message) = match (ready, not_ready) {
+        (0, 0) => (
             Health::Degraded,
             "NoNodes",
             "the API server answers, and there is no node".to_owned(),
         ),
-        Sight::Seen { ready: 0, not_ready } => (
+        (0, not_ready) => (
             Health::Unhealthy,
             "NoReadyNodes",
             format!("none of {not_ready} nodes is ready"),
         ),
-        Sight::Seen {
-            not_ready: 0,
-            ready: 1,
-        } => (Health::Healthy, "NodesReady", "1 node is ready".to_owned()),
-        Sight::Seen { not_ready: 0, ready } => {
-            (Health::Healthy, "NodesReady", format!("{ready} nodes are ready"))
-        }
-        Sight::Seen { ready, not_ready } => (
+        (1, 0) => (Health::Healthy, "NodesReady", "1 node is ready".to_owned()),
+        (ready, 0) => (Health::Healthy, "NodesReady", format!("{ready} nodes are ready")),
+        (ready, not_ready) => (
             Health::Degraded,
             "NodesNotReady",
             format!("{not_ready} of {} nodes are not ready", ready + not_ready),
@@ -273,7 +286,22 @@ mod tests {
     #[case(0, 3, Health::Unhealthy)]
     #[case(0, 0, Health::Degraded)]
     fn nodes(#[case] ready: u32, #[case] not_ready: u32, #[case] health: Health) {
-        assert_eq!(verdict(&Sight::Seen { ready, not_ready }).health, health);
+        let seen = |no_definitions: Option<String>| {
+            verdict(&Sight::Seen {
+                ready,
+                not_ready,
+                no_definitions,
+            })
+        };
+        let (with, without) = (seen(None), seen(Some("they are forbidden".to_owned())));
+        assert_eq!((with.health, without.health), (health, health));
+        assert_eq!(with.reason, without.reason);
+        assert!(!with.message.contains("definitions"), "{}", with.message);
+        assert!(
+            without.message.ends_with("they are forbidden"),
+            "{}",
+            without.message
+        );
     }
 
     #[test]

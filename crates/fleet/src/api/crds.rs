@@ -36,9 +36,8 @@ pub async fn register(State(app): State<App>, sent: Sent<api::RegisterCrd>) -> R
     crds::register(&app.fleet, &sent.ask, sent.body).await
 }
 
-pub async fn show(State(app): State<App>, Name(name): Name) -> Result<Reply, Error> {
-    let (crd, revision) = crds::get(&app.fleet, &name).await?;
-    Reply::json(200, &crd, Some(revision))
+pub async fn show(State(app): State<App>, Name(name): Name, query: Query) -> Result<Reply, Error> {
+    crds::get(&app.fleet, &name, query.window_or_all()?).await
 }
 
 pub async fn change(

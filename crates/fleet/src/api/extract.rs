@@ -154,10 +154,20 @@ impl Query {
     }
 
     pub fn window(&self) -> Result<Window, Error> {
-        let limit = self.parsed("limit", "a number from 1 to 100")?.unwrap_or(20);
-        if !(1..=100).contains(&limit) {
+        self.window_of(20)
+    }
+
+    /// All where no limit is given.
+    pub fn window_or_all(&self) -> Result<Window, Error> {
+        self.window_of(Window::ALL.limit)
+    }
+
+    fn window_of(&self, limit: u32) -> Result<Window, Error> {
+        let given = self.parsed("limit", "a number from 1 to 100")?;
+        if given.is_some_and(|limit| !(1..=100).contains(&limit)) {
             return Err(Error::invalid("limit", "must be a number from 1 to 100"));
         }
+        let limit = given.unwrap_or(limit);
         let offset = self.parsed("offset", "a number from 0 on")?.unwrap_or(0);
         if offset > MOST_SKIPPED {
             return Err(Error::invalid(

@@ -36,6 +36,18 @@ const MIGRATIONS: &[(i32, &str, &str)] = &[
         include_str!("../../migrations/0009_passwords.sql"),
     ),
     (10, "attempts", include_str!("../../migrations/0010_attempts.sql")),
+    (
+        11,
+        "definitions",
+        include_str!("../../migrations/0011_definitions.sql"),
+    ),
+    (12, "audit", include_str!("../../migrations/0012_audit.sql")),
+    (
+        13,
+        "approvals",
+        include_str!("../../migrations/0013_approvals.sql"),
+    ),
+    (14, "repeats", include_str!("../../migrations/0014_repeats.sql")),
 ];
 
 /// "gantry" as a number: replicas that start together wait for each other here.

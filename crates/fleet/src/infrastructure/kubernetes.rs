@@ -91,8 +91,8 @@ pub struct Look {
     pub ready: u32,
     pub not_ready: u32,
     pub latency: Duration,
-    /// Not known when we may not read them, or they were not listed in time.
-    pub crds: Option<Vec<SeenCrd>>,
+    /// Or why they are not known: we may not read them, or they did not come in time.
+    pub crds: Result<Vec<SeenCrd>, Unreachable>,
 }
 
 impl Look {
@@ -101,6 +101,7 @@ impl Look {
             Ok(look) => Sight::Seen {
                 ready: look.ready,
                 not_ready: look.not_ready,
+                no_definitions: look.crds.as_ref().err().map(|why| why.message.clone()),
             },
             Err(why) => Sight::Unreachable {
                 reason: why.reason,
@@ -159,18 +160,37 @@ pub fn with_token(document: &Value, token: &str) -> Value {
 
 /// Asks for version, nodes and definitions; for these only as long as `patience`, and only for those that are not known.
 pub async fn look(client: &Client, known: &[SeenCrd], patience: Duration) -> Result<Look, Unreachable> {
-    let mut look = match tokio::time::timeout(LOOK, ask(client)).await {
+    let Answered {
+        version,
+        ready,
+        not_ready,
+        latency,
+    } = match tokio::time::timeout(LOOK, ask(client)).await {
         Ok(answer) => answer?,
         Err(_) => return Err(Unreachable::timeout(LOOK)),
     };
-    match definitions::look(client, known, patience).await {
-        Ok(crds) => look.crds = Some(crds),
-        Err(why) => tracing::debug!(reason = why.reason, "definitions could not be listed"),
+    let crds = definitions::look(client, known, patience).await;
+    if let Err(why) = &crds {
+        tracing::debug!(reason = why.reason, "definitions could not be read");
     }
-    Ok(look)
+    Ok(Look {
+        version,
+        ready,
+        not_ready,
+        latency,
+        crds,
+    })
 }
 
-async fn ask(client: &Client) -> Result<Look, Unreachable> {
+/// What the health is told by.
+struct Answered {
+    version: String,
+    ready: u32,
+    not_ready: u32,
+    latency: Duration,
+}
+
+async fn ask(client: &Client) -> Result<Answered, Unreachable> {
     let begin = Instant::now();
     let version = client
         .apiserver_version()
@@ -179,12 +199,11 @@ async fn ask(client: &Client) -> Result<Look, Unreachable> {
     let latency = begin.elapsed();
     // One after the other: one connection for each cluster is enough, and a hundred of them are not too many.
     let (ready, not_ready) = nodes(client).await?;
-    Ok(Look {
+    Ok(Answered {
         version: version.git_version,
         ready,
         not_ready,
         latency,
-        crds: None,
     })
 }
 

@@ -58,6 +58,8 @@ pub enum Broken {
     Row(u64),
     #[error("the details of entry {0} are not those that were recorded")]
     Details(u64),
+    #[error("there is an entry with the number {0}, and the first one is 1: it was added past the server")]
+    Number(i64),
     #[error(
         "the noted head is {noted}, and the log ends with {found}: entries were removed or added past the server"
     )]
@@ -66,15 +68,19 @@ pub enum Broken {
     Signature(String),
 }
 
-/// Walks the whole log: the chain, the rows beside it, the details that are left, the heads that are known.
+/// Walks the whole log: the chain, the rows beside it, the details that are left, the heads that are known. All of it is of one
+/// moment, so that what is more than the noted head was not written by a server meanwhile.
 pub async fn verify(pool: &PgPool, known: &[Head], key: Option<&PublicKey>) -> Result<Proven, Broken> {
-    // Before the entries: more may be added while we read.
-    let noted = store::head(pool).await.map_err(Broken::Read)?;
+    let mut snapshot = store::snapshot(pool).await.map_err(Broken::Read)?;
+    let noted = store::head(&mut snapshot).await.map_err(Broken::Read)?;
+    let outside = store::before_the_first(&mut snapshot).await;
+    if let Some(number) = outside.map_err(Broken::Read)? {
+        return Err(Broken::Number(number));
+    }
     let mut head = Head::genesis(LEDGER);
     let mut with_details = 0;
-    let mut noted_seen = noted.as_ref().is_none_or(|noted| noted.0 == 0);
     loop {
-        let links = store::links(pool, head.seq as i64, STRETCH)
+        let links = store::links(&mut snapshot, head.seq as i64, STRETCH)
             .await
             .map_err(Broken::Read)?;
         if links.is_empty() {
@@ -84,11 +90,6 @@ pub async fn verify(pool: &PgPool, known: &[Head], key: Option<&PublicKey>) -> R
         for link in &links {
             entries.push(check_link(link, head.seq)?);
             with_details += u64::from(link.details.is_some());
-        }
-        if let Some((seq, hash, _)) = &noted {
-            noted_seen |= entries
-                .iter()
-                .any(|entry| entry.seq == *seq as u64 && entry.hash.to_string() == *hash);
         }
         let last = entries.last().map_or(head.seq, |entry| entry.seq);
         let here: Vec<Head> = known
@@ -104,11 +105,15 @@ pub async fn verify(pool: &PgPool, known: &[Head], key: Option<&PublicKey>) -> R
             known: cut.seq,
         }));
     }
-    if !noted_seen {
+    // Hashes alone need no key: who adds an entry past the server gets the next one right. The head is what is signed.
+    let is_noted = match &noted {
+        Some((seq, hash, _)) => head.seq == *seq as u64 && head.hash.to_string() == *hash,
+        None => head.seq == 0,
+    };
+    if !is_noted {
         let noted = noted
             .as_ref()
-            .map(|noted| format!("{}:{}", noted.0, noted.1))
-            .unwrap_or_default();
+            .map_or_else(|| "absent".to_owned(), |noted| format!("{}:{}", noted.0, noted.1));
         return Err(Broken::Head {
             noted,
             found: head.to_string(),

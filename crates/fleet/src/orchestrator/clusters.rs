@@ -71,6 +71,7 @@ pub async fn health(fleet: &Fleet, name: &str) -> Result<api::ClusterHealth, Err
             ready: count(row.nodes_ready),
             not_ready: count(row.nodes_not_ready),
         },
+        definitions_seen_at: row.definitions_seen_at.map(Into::into),
         deployed_operators: Vec::new(),
         last_checked: row.checked_at.map(Into::into),
     })
@@ -123,6 +124,7 @@ pub async fn register(fleet: &Fleet, ask: &Ask, body: api::RegisterCluster) -> R
         health_message: verdict.message,
         health_since: Some(now),
         checked_at: Some(now),
+        definitions_seen_at: None,
         labels: json!(new.labels),
         enabled: true,
         revision: 1,
@@ -144,8 +146,9 @@ pub async fn register(fleet: &Fleet, ask: &Ask, body: api::RegisterCluster) -> R
         })?;
     (row.health_since, row.checked_at, row.read_at) = (Some(seen), Some(seen), seen);
     store::set_identity(work.db(), id, identity.as_deref()).await?;
-    if let Some(crds) = &look.crds {
+    if let Ok(crds) = &look.crds {
         store::set_crds(work.db(), id, crds).await?;
+        row.definitions_seen_at = Some(seen);
     }
     let details = json!({"name": row.name, "environment": row.environment, "server": row.api_server_url});
     let reply = finish(work, row, "cluster.registered", details, 201).await?;
@@ -300,14 +303,7 @@ pub async fn delete(fleet: &Fleet, ask: &Ask, name: &str) -> Result<Reply, Error
         details: Value::Null,
     })
     .await?;
-    let reply = work
-        .finish(Reply {
-            status: 204,
-            body: Vec::new(),
-            revision: None,
-            replayed: false,
-        })
-        .await?;
+    let reply = work.finish(Reply::gone()).await?;
     fleet.connections.forget(row.id);
     Ok(reply)
 }
@@ -414,6 +410,7 @@ fn wire(row: ClusterRow) -> api::Cluster {
         health_message: shown.message,
         health_since: shown.since,
         last_health_check_at: row.checked_at.map(Into::into),
+        definitions_seen_at: row.definitions_seen_at.map(Into::into),
         labels: labels(&row.labels),
         is_enabled: row.enabled,
         deployed_operators: Vec::new(),

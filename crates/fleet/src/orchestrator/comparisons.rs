@@ -15,9 +15,9 @@ pub(super) const MAX_CHANGES: usize = 200;
 
 /// Whether everything that breaks is among what broke before: an approval was given for that, and for no more. A list that
 /// was cut short may hide something.
-pub(super) fn is_covered(changes: &Value, before: &Value) -> bool {
-    let breaking = |changes: &Value| -> Option<BTreeSet<String>> {
-        let changes: Vec<Change> = serde_json::from_value(changes.clone()).ok()?;
+pub(super) fn is_covered(changes: &str, before: &str) -> bool {
+    let breaking = |changes: &str| -> Option<BTreeSet<String>> {
+        let changes: Vec<Change> = serde_json::from_str(changes).ok()?;
         (changes.len() < MAX_CHANGES).then(|| {
             let breaking = changes.into_iter().filter(|change| change.is_breaking);
             breaking.map(|change| change.fingerprint).collect()
@@ -29,19 +29,19 @@ pub(super) fn is_covered(changes: &Value, before: &Value) -> bool {
     }
 }
 
-/// What is kept of a comparison with the version before.
+/// What is kept of a comparison with the version before, as JSON.
 pub(super) struct Judged {
-    pub changes: Value,
+    pub changes: String,
     /// What breaks on the way back.
-    pub back: Value,
+    pub back: String,
     pub approval: Approval,
 }
 
 pub(super) async fn judged(before: Option<Value>, after: Value) -> Result<Judged, Error> {
     let Some(before) = before else {
         return Ok(Judged {
-            changes: json!([]),
-            back: json!([]),
+            changes: "[]".to_owned(),
+            back: "[]".to_owned(),
             approval: Approval::NotRequired,
         });
     };
@@ -53,8 +53,8 @@ pub(super) async fn judged(before: Option<Value>, after: Value) -> Result<Judged
     let mut back = Change::back(&report);
     back.truncate(MAX_CHANGES);
     Ok(Judged {
-        changes: json!(all),
-        back: json!(back),
+        changes: json!(all).to_string(),
+        back: json!(back).to_string(),
         approval: Approval::of(&report),
     })
 }

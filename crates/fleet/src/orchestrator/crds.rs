@@ -2,7 +2,7 @@
 
 use gantry_fleet_api as api;
 use gantry_fleet_domain::{
-    crd_diff::{ServerVersion, Verdict, is_definition},
+    crd_diff::{ServerVersion, Verdict, Waiver, is_definition},
     crd_policy::{Approval, Change, proposed},
     fields::Complaints,
     version::OperatorVersion,
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::{
     Ask, Begun, Fleet, Record, Reply, Work,
-    comparisons::{Known, MAX_CHANGES, compared},
+    comparisons::{self, MAX_CHANGES, compared},
     schemas::{Source, put},
     sets, usage, waivers,
 };
@@ -38,14 +38,15 @@ pub async fn list(fleet: &Fleet, filter: &store::Filter, window: Window) -> Resu
     })
 }
 
-pub async fn get(fleet: &Fleet, name: &str) -> Result<(api::CrdWithHistory, i64), Error> {
+/// With this part of its history.
+pub async fn get(fleet: &Fleet, name: &str, part: Window) -> Result<Reply, Error> {
     let mut connection = fleet.pool.acquire().await?;
     let row = store::get(&mut connection, name)
         .await?
         .ok_or_else(|| missing(name))?;
-    let revision = row.revision;
-    let today = waivers::today(fleet);
-    Ok((with_history(&mut connection, row, today).await?, revision))
+    let known = Known::read(fleet, &mut connection, row).await?;
+    drop(connection);
+    known.reply(200, part, waivers::today(fleet)).await
 }
 
 pub async fn register(fleet: &Fleet, ask: &Ask, body: api::RegisterCrd) -> Result<Reply, Error> {
@@ -63,7 +64,7 @@ pub async fn register(fleet: &Fleet, ask: &Ask, body: api::RegisterCrd) -> Resul
     complaints.or(())?;
     let mut work = match ask.begin(fleet).await? {
         Begun::Fresh(work) => work,
-        Begun::Repeated(reply) => return Ok(reply),
+        Begun::Repeated(reply) => return again(fleet, reply).await,
     };
     let operator = match &body.operator_name {
         Some(name) => Some(
@@ -99,6 +100,7 @@ pub async fn register(fleet: &Fleet, ask: &Ask, body: api::RegisterCrd) -> Resul
         sets::settle(&mut work, &operator).await?;
     }
     finish(
+        fleet,
         work,
         &name,
         "crd.registered",
@@ -120,6 +122,7 @@ pub async fn change(fleet: &Fleet, ask: &Ask, name: &str, body: api::ChangeCrd) 
     let now = time(work.now);
     store::update(work.db(), &row, now).await?;
     finish(
+        fleet,
         work,
         name,
         "crd.changed",
@@ -160,7 +163,7 @@ pub async fn deprecate(
         row.migration_guide = body.migration_guide;
     }
     store::update(work.db(), &row, now).await?;
-    finish(work, name, "crd.deprecated", json!({"name": name}), 200).await
+    finish(fleet, work, name, "crd.deprecated", json!({"name": name}), 200).await
 }
 
 pub async fn approve(fleet: &Fleet, ask: &Ask, name: &str, body: api::ApproveCrd) -> Result<Reply, Error> {
@@ -206,7 +209,7 @@ pub async fn approve(fleet: &Fleet, ask: &Ask, name: &str, body: api::ApproveCrd
     .await?;
     store::update(work.db(), &row, now).await?;
     let details = json!({"name": name, "operatorVersion": schema.operator_version, "notes": body.notes});
-    finish(work, name, action, details, 200).await
+    finish(fleet, work, name, action, details, 200).await
 }
 
 pub async fn diff(
@@ -239,7 +242,7 @@ pub async fn diff(
     };
     let older = store::definition(&mut connection, row.id, &from.operator_version).await?;
     let newer = store::definition(&mut connection, row.id, &to.operator_version).await?;
-    let clusters = store::on_clusters(&mut connection, row.id, name).await?;
+    let clusters = store::on_clusters(&mut connection, row.id, name, usage::fresh(fleet)).await?;
     drop(connection);
     let mut report = compared(older, newer, usage::known(&clusters)).await?.report;
     report.waive(&waived, waivers::today(fleet));
@@ -293,26 +296,27 @@ pub async fn validate(
         None => history.first().ok_or_else(|| missing(name))?,
     };
     let old = store::definition(&mut connection, row.id, &from.operator_version).await?;
-    let clusters = store::on_clusters(&mut connection, row.id, name).await?;
-    let environments = usage::environments(&mut connection).await?;
+    let around = usage::around(fleet, &mut connection, &row).await?;
     drop(connection);
     let new = read_proposal(&old, body.new_schema_definition)?;
-    let mut known = usage::known(&clusters);
+    let mut known = usage::known(&around.clusters);
     known.server = server.or(known.server);
     let today = waivers::today(fleet);
     // Whether it needs an approval is found out as when it is registered, which does not depend on clusters.
-    let mut alone = compared(old.clone(), new.clone(), Known::default()).await?;
+    let mut alone = compared(old.clone(), new.clone(), comparisons::Known::default()).await?;
     alone.report.waive(&waived, today);
     let mut report = compared(old, new, known).await?.report;
     report.waive(&waived, today);
     fleet.metrics.crds_validated.inc();
-    let mut steps = usage::steps(&history, &waived, today);
-    steps.retain(|step| step.position <= from.position);
+    let newest = from.position;
+    let mut steps = apart(move || usage::steps(&history, &waived, today)).await?;
+    steps.retain(|step| step.position <= newest);
     let version = body.new_operator_version.as_deref();
     let wanted = usage::proposed(&alone, version);
     let requires_approval = wanted.approval == Approval::Pending;
     steps.push(wanted);
-    let usage = usage::of(&row, &environments, &steps, &clusters);
+    let wanted = &steps[steps.len() - 1..];
+    let usage = usage::of(&row, wanted, &steps, &around);
     let usage = usage.into_iter().next_back().unwrap_or_default();
     let changes = |some| changes(some, version, None);
     let breaking = changes(Change::breaking(&report));
@@ -321,7 +325,7 @@ pub async fn validate(
         is_compatible: breaking.is_empty() && !usage.iter().any(usage::loses_objects),
         requires_approval,
         usage,
-        clusters: clusters.into_iter().map(usage::on_cluster).collect(),
+        clusters: around.clusters.into_iter().map(usage::on_cluster).collect(),
         breaking_changes: breaking,
         non_breaking_changes: changes(Change::harmless(&report)),
         validated_at: fleet.now(),
@@ -402,14 +406,28 @@ pub(super) async fn locked<'f>(
 ) -> Result<Result<(Work<'f>, CrdRow), Reply>, Error> {
     let mut work = match ask.begin(fleet).await? {
         Begun::Fresh(work) => work,
-        Begun::Repeated(reply) => return Ok(Err(reply)),
+        Begun::Repeated(reply) => return again(fleet, reply).await.map(Err),
     };
     let row = store::lock(work.db(), name).await?.ok_or_else(|| missing(name))?;
     ask.check_match(row.revision)?;
     Ok(Ok((work, row)))
 }
 
+/// What there is of a definition by now is the answer to a request that is repeated.
+async fn again(fleet: &Fleet, reply: Reply) -> Result<Reply, Error> {
+    let Some(name) = &reply.about else {
+        return Ok(reply);
+    };
+    let shown = get(fleet, name, Window::ALL).await?;
+    Ok(Reply {
+        status: reply.status,
+        replayed: true,
+        ..shown
+    })
+}
+
 async fn finish(
+    fleet: &Fleet,
     mut work: Work<'_>,
     name: &str,
     action: &str,
@@ -417,13 +435,10 @@ async fn finish(
     status: u16,
 ) -> Result<Reply, Error> {
     let row = store::get(work.db(), name).await?.ok_or_else(|| missing(name))?;
-    let (id, revision) = (row.id.to_string(), row.revision);
-    let today = waivers::day(work.now);
-    let reply = Reply::json(
-        status,
-        &with_history(work.db(), row, today).await?,
-        Some(revision),
-    )?;
+    let (id, today) = (row.id.to_string(), waivers::day(work.now));
+    let known = Known::read(fleet, work.db(), row).await?;
+    let mut reply = known.reply(status, Window::ALL, today).await?;
+    reply.about = Some(name.to_owned());
     work.record(Record {
         action,
         outcome: "Succeeded",
@@ -489,42 +504,73 @@ fn wire(row: CrdRow) -> api::Crd {
     }
 }
 
-async fn with_history(
-    connection: &mut sqlx::PgConnection,
+/// All that is known of a definition.
+struct Known {
     row: CrdRow,
-    today: Date,
-) -> Result<api::CrdWithHistory, Error> {
-    let history = store::history(&mut *connection, row.id).await?;
-    let clusters = store::on_clusters(&mut *connection, row.id, &row.name).await?;
-    let waived = waivers::of(&mut *connection, row.id).await?;
-    let environments = usage::environments(&mut *connection).await?;
-    let newest = match history.first() {
-        Some(schema) => store::definition(&mut *connection, row.id, &schema.operator_version).await?,
-        None => Value::Null,
-    };
-    let steps = usage::steps(&history, &waived, today);
-    let usage = usage::of(&row, &environments, &steps, &clusters);
-    let schema = |(schema, usage): (SchemaRow, Vec<api::SchemaUse>)| -> api::CrdSchema {
-        let stored: Vec<Change> = serde_json::from_value(schema.changes).unwrap_or_default();
-        let created_at = schema.created_at.into();
-        api::CrdSchema {
-            changes: changes(stored, Some(&schema.operator_version), Some(created_at)),
-            operator_version: schema.operator_version,
-            schema_version: schema_version(schema.position),
-            versions: schema.api_versions,
-            digest: schema.digest,
-            approval_status: schema.approval,
-            approved_by: schema.approved_by,
-            approved_at: schema.approved_at.map(Into::into),
-            approval_notes: schema.approval_notes,
-            usage,
-            created_at,
+    history: Vec<SchemaRow>,
+    waived: Vec<Waiver>,
+    around: usage::Around,
+    /// The definition itself.
+    newest: Value,
+}
+
+impl Known {
+    async fn read(fleet: &Fleet, connection: &mut sqlx::PgConnection, row: CrdRow) -> Result<Self, Error> {
+        let history = store::history(&mut *connection, row.id).await?;
+        Ok(Self {
+            waived: waivers::of(&mut *connection, row.id).await?,
+            around: usage::around(fleet, &mut *connection, &row).await?,
+            newest: match history.first() {
+                Some(schema) => store::definition(&mut *connection, row.id, &schema.operator_version).await?,
+                None => Value::Null,
+            },
+            history,
+            row,
+        })
+    }
+
+    async fn reply(self, status: u16, part: Window, today: Date) -> Result<Reply, Error> {
+        let revision = self.row.revision;
+        apart(move || Reply::json(status, &self.wire(part, today), Some(revision))).await?
+    }
+
+    fn wire(self, part: Window, today: Date) -> api::CrdWithHistory {
+        let total = self.history.len();
+        let begin = usize::try_from(part.offset).unwrap_or(total).min(total);
+        let end = begin.saturating_add(part.limit as usize).min(total);
+        let steps = usage::steps(&self.history, &self.waived, today);
+        let usage = usage::of(&self.row, &steps[begin..end], &steps, &self.around);
+        let schema = |(schema, usage): (SchemaRow, Vec<api::SchemaUse>)| -> api::CrdSchema {
+            let stored: Vec<Change> = serde_json::from_str(&schema.changes).unwrap_or_default();
+            let created_at = schema.created_at.into();
+            api::CrdSchema {
+                changes: changes(stored, Some(&schema.operator_version), Some(created_at)),
+                operator_version: schema.operator_version,
+                schema_version: schema_version(schema.position),
+                versions: schema.api_versions,
+                digest: schema.digest,
+                approval_status: schema.approval,
+                approved_by: schema.approved_by,
+                approved_at: schema.approved_at.map(Into::into),
+                approval_notes: schema.approval_notes,
+                usage,
+                created_at,
+            }
+        };
+        let history = self.history.into_iter().skip(begin).zip(usage);
+        api::CrdWithHistory {
+            crd: wire(self.row),
+            schema_definition: self.newest,
+            schema_history: history.map(schema).collect(),
+            schema_history_total: total as u64,
+            clusters: self.around.clusters.into_iter().map(usage::on_cluster).collect(),
         }
-    };
-    Ok(api::CrdWithHistory {
-        crd: wire(row),
-        schema_definition: newest,
-        schema_history: history.into_iter().zip(usage).map(schema).collect(),
-        clusters: clusters.into_iter().map(usage::on_cluster).collect(),
-    })
+    }
+}
+
+/// A long history takes a part of a second to read and to write: away from those who answer requests.
+async fn apart<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Error> {
+    tokio::task::spawn_blocking(work)
+        .await
+        .map_err(|error| Error::internal("failed to read the history of a definition", error))
 }

@@ -92,7 +92,7 @@ async fn look_at(fleet: &Fleet, claim: Claim, row: &ClusterRow) -> Result<(), Er
         // Another look has it by now, perhaps with other credentials: that one counts.
         return Ok(());
     }
-    if let Some(crds) = look.and_then(|look| look.crds.as_ref()) {
+    if let Some(Ok(crds)) = look.map(|look| &look.crds) {
         store::set_crds(work.db(), row.id, crds).await?;
     }
     if let (Ok(access), Err(_)) = (&access, &found) {

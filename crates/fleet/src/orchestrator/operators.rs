@@ -275,13 +275,7 @@ pub async fn delete(fleet: &Fleet, ask: &Ask, name: &str) -> Result<Reply, Error
         details: json!({"name": name}),
     };
     work.record(record).await?;
-    work.finish(Reply {
-        status: 204,
-        body: Vec::new(),
-        revision: None,
-        replayed: false,
-    })
-    .await
+    work.finish(Reply::gone()).await
 }
 
 /// Asks the repository now. What its versions bring, and those whose charts could not be read before, is found out in the

@@ -348,13 +348,7 @@ pub async fn delete(fleet: &Fleet, ask: &Ask, username: &str) -> Result<Reply, E
         details: Value::Null,
     })
     .await?;
-    work.finish(Reply {
-        status: 204,
-        body: Vec::new(),
-        revision: None,
-        replayed: false,
-    })
-    .await
+    work.finish(Reply::gone()).await
 }
 
 fn check(body: &api::CreateUser) -> Result<(Vec<String>, Option<Vec<String>>), Error> {

@@ -2,7 +2,6 @@
 //! cluster, and all versions count there.
 
 use gantry_fleet_domain::crd_digest;
-use serde_json::Value;
 use uuid::Uuid;
 
 use super::{Fleet, comparisons::judged};
@@ -24,7 +23,7 @@ pub async fn renew(fleet: &Fleet) -> Result<(), Error> {
             // What cannot be compared stays unknown.
             let back = match judged(row.before.clone(), row.definition.clone()).await {
                 Ok(judged) => judged.back,
-                Err(_) => Value::Null,
+                Err(_) => "null".to_owned(),
             };
             store::renew(&fleet.pool, &row, &digest, &back).await?;
             count += 1;

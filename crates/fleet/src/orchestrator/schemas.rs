@@ -307,7 +307,7 @@ pub(super) async fn put(
         kind: crd.kind,
         scope: crd.scope,
         digest: digest(&definition),
-        changes: json!([]),
+        changes: "[]".to_owned(),
         back: None,
         approval: Approval::NotRequired.name().to_owned(),
         approved_by: None,
@@ -417,7 +417,7 @@ async fn insert(
             id,
             &after.operator_version,
             &judgement.changes,
-            &judgement.back,
+            Some(&judgement.back),
             approval.name(),
         )
         .await?;

@@ -5,21 +5,24 @@ use std::collections::BTreeSet;
 
 use gantry_fleet_api as api;
 use gantry_fleet_domain::{
-    cluster::Environment,
+    cluster::{self, Environment},
     crd_diff::{ServerVersion, Waiver},
     crd_policy::{Approval, Change},
     crd_use::{Decision, Installed, Life, STORED_VERSION_REMOVED, Step, may_use},
 };
-use jiff::civil::Date;
-use serde_json::Value;
+use jiff::{SignedDuration, civil::Date};
+use serde::Deserialize;
 use sqlx::PgConnection;
 
-use super::comparisons::{Compared, Known};
+use super::{
+    Fleet,
+    comparisons::{Compared, Known},
+};
 use crate::{
     Error,
     infrastructure::store::{
         clusters,
-        crds::{CrdRow, OnClusterRow, SchemaRow},
+        crds::{self, CrdRow, OnClusterRow, SchemaRow, UnseenRow},
     },
 };
 
@@ -39,8 +42,33 @@ pub(super) fn known(clusters: &[OnClusterRow]) -> Known {
     }
 }
 
+/// The clusters that have a definition or may have it, and all environments.
+pub(super) struct Around {
+    pub environments: Vec<Environment>,
+    pub clusters: Vec<OnClusterRow>,
+    unseen: Vec<UnseenRow>,
+}
+
+pub(super) async fn around(
+    fleet: &Fleet,
+    connection: &mut PgConnection,
+    row: &CrdRow,
+) -> Result<Around, Error> {
+    let fresh = fresh(fleet);
+    Ok(Around {
+        environments: environments(&mut *connection).await?,
+        clusters: crds::on_clusters(&mut *connection, row.id, &row.name, fresh).await?,
+        unseen: crds::unseen(&mut *connection, &row.name, fresh).await?,
+    })
+}
+
+/// What was seen in a cluster counts for as long as its health does after the next look was due.
+pub(super) fn fresh(fleet: &Fleet) -> SignedDuration {
+    cluster::FRESH + fleet.health_interval
+}
+
 /// The three that everybody has, and those with names of their own.
-pub(super) async fn environments(connection: &mut PgConnection) -> Result<Vec<Environment>, Error> {
+async fn environments(connection: &mut PgConnection) -> Result<Vec<Environment>, Error> {
     let mut all = vec![
         Environment::Development,
         Environment::Staging,
@@ -60,16 +88,25 @@ fn environment(name: &str) -> Environment {
         .unwrap_or_else(|_| Environment::Other(name.to_owned()))
 }
 
-/// The history of a definition as steps, in the same order.
+/// What of a change decides where it may be used.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Place {
+    field_path: String,
+    is_breaking: bool,
+    fingerprint: String,
+}
+
+/// The history of a definition as steps, in the same order. There may be megabytes of it.
 pub(super) fn steps(history: &[SchemaRow], waived: &[Waiver], today: Date) -> Vec<Step> {
-    let is_waived = |change: &Change| {
+    let is_waived = |change: &Place| {
         let holds = |waiver: &&Waiver| waiver.expires >= today;
         let mut waivers = waived.iter().filter(holds);
         waivers.any(|waiver| waiver.fingerprint == change.fingerprint)
     };
     let step = |schema: &SchemaRow| {
-        let places = |changes: &Value| -> Option<Vec<String>> {
-            let changes: Vec<Change> = serde_json::from_value(changes.clone()).ok()?;
+        let places = |changes: &str| -> Option<Vec<String>> {
+            let changes: Vec<Place> = serde_json::from_str(changes).ok()?;
             let breaking = changes.into_iter();
             let breaking = breaking.filter(|change| change.is_breaking && !is_waived(change));
             Some(breaking.map(|change| change.field_path).collect())
@@ -80,7 +117,7 @@ pub(super) fn steps(history: &[SchemaRow], waived: &[Waiver], today: Date) -> Ve
             // One that is not known is none that lets pass.
             approval: Approval::from_name(&schema.approval).unwrap_or(Approval::Pending),
             breaking: places(&schema.changes).unwrap_or_default(),
-            back: schema.back.as_ref().and_then(places),
+            back: schema.back.as_deref().and_then(places),
             api_versions: schema.api_versions.clone(),
         }
     };
@@ -101,13 +138,8 @@ pub(super) fn proposed(compared: &Compared, version: Option<&str>) -> Step {
     }
 }
 
-/// Of each step, in every environment.
-pub(super) fn of(
-    row: &CrdRow,
-    environments: &[Environment],
-    steps: &[Step],
-    clusters: &[OnClusterRow],
-) -> Vec<Vec<api::SchemaUse>> {
+/// Of each that is wanted, in every environment. The steps are all there are.
+pub(super) fn of(row: &CrdRow, wanted: &[Step], steps: &[Step], around: &Around) -> Vec<Vec<api::SchemaUse>> {
     let life = match (row.status.as_str(), &row.deprecation_reason) {
         ("Removed", _) => Life::Removed,
         ("Deprecated", reason) => Life::Deprecated {
@@ -115,23 +147,30 @@ pub(super) fn of(
         },
         _ => Life::Active,
     };
-    let installed: Vec<Installed> = clusters
-        .iter()
-        .map(|cluster| Installed {
-            cluster: cluster.cluster_name.clone(),
-            environment: environment(&cluster.environment),
-            position: cluster.position,
-            stored_versions: cluster.stored_versions.clone(),
-        })
-        .collect();
+    let seen = around.clusters.iter().map(|cluster| Installed {
+        cluster: cluster.cluster_name.clone(),
+        environment: environment(&cluster.environment),
+        is_seen: cluster.is_seen,
+        position: cluster.position,
+        stored_versions: cluster.stored_versions.clone(),
+    });
+    let unseen = around.unseen.iter().map(|cluster| Installed {
+        cluster: cluster.cluster_name.clone(),
+        environment: environment(&cluster.environment),
+        is_seen: false,
+        position: None,
+        stored_versions: Vec::new(),
+    });
+    let installed: Vec<Installed> = seen.chain(unseen).collect();
     let decide = |wanted: &Step, environment: &Environment| {
         let decision = may_use(&row.name, environment, wanted, steps, &installed, life);
         wire(environment, decision)
     };
-    steps
+    wanted
         .iter()
         .map(|wanted| {
-            environments
+            around
+                .environments
                 .iter()
                 .map(|environment| decide(wanted, environment))
                 .collect()
@@ -178,6 +217,7 @@ mod tests {
             operator_version: None,
             position: None,
             digest: String::new(),
+            is_seen: true,
             seen_at: time(jiff::Timestamp::UNIX_EPOCH),
         }
     }

@@ -125,13 +125,7 @@ pub async fn remove(fleet: &Fleet, ask: &Ask, name: &str, fingerprint: &str) -> 
         details: json!({"name": name, "fingerprint": fingerprint}),
     })
     .await?;
-    work.finish(Reply {
-        status: 204,
-        body: Vec::new(),
-        revision: None,
-        replayed: false,
-    })
-    .await
+    work.finish(Reply::gone()).await
 }
 
 fn wire(row: WaiverRow, today: Date) -> Option<api::Waiver> {

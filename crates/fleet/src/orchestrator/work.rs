@@ -43,6 +43,8 @@ pub struct Reply {
     pub body: Vec<u8>,
     pub revision: Option<i64>,
     pub replayed: bool,
+    /// Whose state this is, where that is kept for a request that is repeated, and not the body.
+    pub about: Option<String>,
 }
 
 impl Reply {
@@ -52,7 +54,19 @@ impl Reply {
             body: to_json(body)?,
             revision,
             replayed: false,
+            about: None,
         })
+    }
+
+    /// That something is not there any more.
+    pub fn gone() -> Self {
+        Self {
+            status: 204,
+            body: Vec::new(),
+            revision: None,
+            replayed: false,
+            about: None,
+        }
     }
 }
 
@@ -111,14 +125,16 @@ impl Ask {
                     .to_owned(),
             });
         }
-        match (answered.status, answered.body) {
-            (Some(status), Some(body)) => Ok(Reply {
+        let is_there = answered.body.is_some() || answered.about.is_some();
+        match answered.status.filter(|_| is_there) {
+            Some(status) => Ok(Reply {
                 status: u16::try_from(status).unwrap_or(500),
-                body,
+                body: answered.body.unwrap_or_default(),
                 revision: answered.revision,
                 replayed: true,
+                about: answered.about,
             }),
-            _ => Err(Error::Conflict {
+            None => Err(Error::Conflict {
                 code: "REQUEST_IN_PROGRESS",
                 message: "the same request is being worked on; ask again in a moment".to_owned(),
             }),
@@ -276,9 +292,12 @@ impl<'f> Work<'f> {
                 &mut self.transaction,
                 self.person,
                 key,
-                reply.status,
-                &reply.body,
-                reply.revision,
+                idempotency::Kept {
+                    status: reply.status,
+                    body: reply.about.is_none().then_some(reply.body.as_slice()),
+                    about: reply.about.as_deref(),
+                    revision: reply.revision,
+                },
             )
             .await?;
         }

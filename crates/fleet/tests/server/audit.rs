@@ -3,7 +3,7 @@
 use super::support::{Running, definition, kube::StandIn, pool};
 use gantry_fleet::orchestrator::audit::{Broken, verify};
 use gantry_fleet_domain::access::Role;
-use gantry_ledger::{Head, Signer};
+use gantry_ledger::{Entry, Head, Signer};
 use serde_json::json;
 
 async fn fill(running: &Running, count: usize) {
@@ -64,10 +64,18 @@ async fn the_chain_holds_under_load_and_every_tampering_is_found() {
             json!({"schemaDefinition": definition(&format!("things{number}.example.com"), json!({})), "operatorVersion": "1.0.0"})
         })
         .collect();
-    for got in futures::future::join_all(bodies.iter().map(|body| running.admin.post("/crds", body))).await {
+    let pool = pool(&running.database_url).await;
+    let writes = futures::future::join_all(bodies.iter().map(|body| running.admin.post("/crds", body)));
+    let looks = async {
+        // What is written meanwhile is no tampering.
+        for _ in 0..10 {
+            verify(&pool, &[], None).await.unwrap();
+        }
+    };
+    let (answers, ()) = tokio::join!(writes, looks);
+    for got in answers {
         got.expect(201);
     }
-    let pool = pool(&running.database_url).await;
     let key = signer.public_key();
     let proven = verify(&pool, &[], Some(&key)).await.unwrap();
     assert_eq!(
@@ -100,7 +108,8 @@ async fn the_chain_holds_under_load_and_every_tampering_is_found() {
     );
 
     // Somebody with the database's own rights gets around that, and is found.
-    let tamper = async |sql: &'static str| {
+    let tamper = async |sql: &str| {
+        let sql = sqlx::AssertSqlSafe(sql.to_owned());
         let mut connection = pool.acquire().await.unwrap();
         sqlx::query("set session_replication_role = replica")
             .execute(&mut *connection)
@@ -120,6 +129,33 @@ async fn the_chain_holds_under_load_and_every_tampering_is_found() {
         .unwrap();
     };
     backup("kept").await;
+    sqlx::query("create table kept_head as select * from audit_head")
+        .execute(&pool)
+        .await
+        .unwrap();
+    // One that anybody can make who knows the one before: hashes need no key.
+    let body = json!({"action": "crd.approved", "outcome": "Succeeded", "actor": uuid::Uuid::nil(),
+        "target": {"kind": "crd", "id": "x"}, "trace": null, "details": null});
+    let at_the_end = format!(
+        "insert into audit values (21, '2026-01-01T00:00:00Z', 'crd.approved', 'Succeeded',
+             '00000000-0000-0000-0000-000000000000', 'crd', 'x', null, '{}')",
+        Entry::next(&kept, "2026-01-01T00:00:00Z", body).to_line()
+    );
+    let again = |seq: i64| {
+        format!(
+            "insert into audit select {seq}, at, action, outcome, actor, target_kind, target_id, trace_id, line
+             from kept where seq = 7"
+        )
+    };
+    for seq in [0, -1] {
+        let refused = sqlx::query(sqlx::AssertSqlSafe(again(seq)))
+            .execute(&pool)
+            .await
+            .unwrap_err();
+        assert!(refused.to_string().contains("audit_seq_check"), "{refused}");
+    }
+    tamper("alter table audit drop constraint audit_seq_check").await;
+    let (before_all, at_nought) = (again(-1), again(0));
     let restore = "with gone as (delete from audit) select 1";
     for (what, sql) in [
         (
@@ -160,12 +196,19 @@ async fn the_chain_holds_under_load_and_every_tampering_is_found() {
             "another time beside",
             "update audit set at = at - interval '1 ms' where seq = 7",
         ),
+        ("added at the end", &at_the_end),
+        ("added before the first", &at_nought),
+        ("added long before the first", &before_all),
+        ("no head", "delete from audit_head"),
     ] {
         tamper(sql).await;
-        let broken = verify(&pool, &[kept], None).await;
-        assert!(broken.is_err(), "{what} is not found");
+        for key in [None, Some(&key)] {
+            let broken = verify(&pool, &[kept], key).await;
+            assert!(broken.is_err(), "{what} is not found");
+        }
         tamper(restore).await;
         tamper("insert into audit select * from kept").await;
+        tamper("insert into audit_head select * from kept_head on conflict do nothing").await;
         assert!(
             verify(&pool, &[kept], Some(&key)).await.is_ok(),
             "restored after {what}"

@@ -809,6 +809,30 @@ async fn definitions_that_do_not_come_say_nothing_of_the_health() {
         .await
         .expect(201);
     assert_eq!(got.body["healthStatus"], "Healthy");
+    assert_eq!(got.body.get("definitionsSeenAt"), None);
+    let message = got.body["healthMessage"].as_str().unwrap();
+    assert!(
+        message.starts_with("1 node is ready; its definitions could not be read"),
+        "{message}"
+    );
+    cluster.hides_definitions.store(false, Ordering::SeqCst);
+    let health = async || admin.get("/clusters/large/health").await.expect(200).body;
+    until("they were seen", async || {
+        let shown = health().await;
+        (shown["definitionsSeenAt"].is_string() && shown["message"] == "1 node is ready").then_some(())
+    })
+    .await;
+    cluster.forbids_definitions.store(true, Ordering::SeqCst);
+    until("why they cannot be read is told", async || {
+        let shown = health().await;
+        assert_eq!(shown["healthStatus"], "Healthy", "{shown}");
+        assert!(shown["definitionsSeenAt"].is_string(), "{shown}");
+        let message = shown["message"].as_str().unwrap();
+        message
+            .contains("need to read nodes and definitions")
+            .then_some(())
+    })
+    .await;
     running.server.stop().await;
 }
 

@@ -145,3 +145,104 @@ async fn answers_have_the_fields_of_the_original() {
     );
     running.server.stop().await;
 }
+
+#[tokio::test]
+async fn definitions_are_listed_by_approval_page_by_page() {
+    let running = Running::start().await;
+    let admin = &running.admin;
+    let text = json!({"type": "string"});
+    let (both, one) = (json!({"a": text, "b": text}), json!({"a": text}));
+    let register = async |name: &str, version: &str, fields: &Value| {
+        let body = json!({"schemaDefinition": definition(name, fields.clone()), "operatorVersion": version});
+        admin.post("/crds", &body).await.expect(201);
+    };
+    let names: Vec<String> = (0..6).map(|n| format!("things{n}.example.com")).collect();
+    for name in &names {
+        register(name, "1.0.0", &both).await;
+        register(name, "2.0.0", &one).await;
+    }
+    // What waits is not the newest of the first, and decided or waived of two others.
+    register(&names[0], "3.0.0", &one).await;
+    let path = |name: &str, what: &str| format!("/crds/{name}/{what}");
+    admin
+        .post(&path(&names[1], "approve"), &json!({}))
+        .await
+        .expect(200);
+    let shown = admin.get(&format!("/crds/{}", names[2])).await.expect(200).body;
+    let waiver = json!({
+        "fingerprint": shown["schemaHistory"][0]["changes"][0]["fingerprint"], "reason": "unused",
+        "expires": Timestamp::now().strftime("%F").to_string(),
+    });
+    admin.post(&path(&names[2], "waivers"), &waiver).await.expect(201);
+    let list = async |query: &str| {
+        let got = admin.get(&format!("/crds?{query}")).await.expect(200).body;
+        let listed: Vec<String> = got["crds"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|crd| crd["name"].as_str().unwrap().to_owned())
+            .collect();
+        (listed, got["total"].as_u64().unwrap())
+    };
+    for (query, expected, total) in [
+        ("", &names[..], 6),
+        ("limit=2&offset=3", &names[3..5], 6),
+        ("limit=2&offset=6", &[], 6),
+        ("approvalStatus=Pending", &names[3..], 3),
+        ("approvalStatus=Pending&limit=2", &names[3..5], 3),
+        ("approvalStatus=Pending&limit=2&offset=2", &names[5..], 3),
+        ("approvalStatus=Pending&offset=3", &[], 3),
+        ("approvalStatus=Pending&group=example.org", &[], 0),
+        ("approvalStatus=Approved", &names[1..2], 1),
+        ("approvalStatus=Waived", &names[2..3], 1),
+        ("approvalStatus=NotRequired", &names[..1], 1),
+        ("approvalStatus=Rejected", &[], 0),
+    ] {
+        assert_eq!(list(query).await, (expected.to_vec(), total), "{query}");
+    }
+    running.server.stop().await;
+}
+
+#[tokio::test]
+async fn a_long_history_is_read_page_by_page() {
+    let running = Running::start().await;
+    let admin = &running.admin;
+    // The second breaks; what runs nowhere is judged by itself.
+    for (version, names) in [
+        ("1.0.0", &["a", "b"][..]),
+        ("2.0.0", &["b"]),
+        ("3.0.0", &["b", "c"]),
+    ] {
+        admin
+            .post("/crds", &registration(version, names))
+            .await
+            .expect(201);
+    }
+    let show = async |query: &str| admin.get(&format!("/crds/{NAME}{query}")).await.expect(200).body;
+    let all = show("").await;
+    let whole = all["schemaHistory"].as_array().unwrap();
+    assert_eq!(whole.len(), 3);
+    for (query, part) in [
+        ("?limit=1", &whole[..1]),
+        ("?limit=1&offset=1", &whole[1..2]),
+        ("?offset=1", &whole[1..]),
+        ("?limit=100&offset=3", &[]),
+        ("?offset=1000000", &[]),
+    ] {
+        let mut got = show(query).await;
+        assert_eq!(got["schemaHistoryTotal"], 3, "{query}");
+        assert_eq!(got["schemaHistory"].as_array().unwrap(), part, "{query}");
+        // The rest is the same.
+        got["schemaHistory"] = all["schemaHistory"].clone();
+        assert_eq!(got, all, "{query}");
+    }
+    let second = show("?limit=1&offset=1").await;
+    assert_eq!(second["schemaHistory"][0]["approvalStatus"], "Pending");
+    for query in ["?limit=0", "?limit=101", "?offset=1000001", "?page=1"] {
+        admin
+            .get(&format!("/crds/{NAME}{query}"))
+            .await
+            .refused(400, "VALIDATION_ERROR");
+    }
+    running.server.stop().await;
+}

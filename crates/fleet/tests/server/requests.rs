@@ -37,6 +37,24 @@ async fn a_request_that_is_repeated_with_its_key_is_done_once() {
     assert_ne!(first.header("etag"), "");
     let audit = admin.get("/audit?action=crd.registered").await.expect(200);
     assert_eq!(audit.body["total"], 1, "it was done once");
+    // A definition with all of its history can be large: what it is by now is answered, with the tag of that.
+    let kept: Option<Vec<u8>> = sqlx::query_scalar("select body from idempotency")
+        .fetch_one(&pool(&running.database_url).await)
+        .await
+        .unwrap();
+    assert_eq!(kept, None);
+    admin.post("/crds", &crd("1.1.0")).await.expect(201);
+    let later = admin
+        .ask("post", "/crds", Some(&crd("1.0.0")), &key)
+        .await
+        .expect(201);
+    assert_eq!(later.header("idempotency-replayed"), "true");
+    let shown = admin.get("/crds/things.example.com").await.expect(200);
+    assert_eq!(
+        (&later.body, later.header("etag")),
+        (&shown.body, shown.header("etag"))
+    );
+    assert_ne!(later.header("etag"), first.header("etag"));
     admin
         .ask("post", "/crds", Some(&crd("2.0.0")), &key)
         .await
@@ -468,7 +486,20 @@ async fn answers_that_tell_of_something_erased_are_erased_with_it() {
         .fetch_all(&pool)
         .await
         .unwrap();
-    assert_eq!(kept, ["other", "three", "two"]);
+    // Of definitions only the name is kept: who asks again is told what there is now.
+    assert_eq!(
+        kept,
+        ["other", "three", "two", "where it runs", "who approved it"]
+    );
+    let again = keyed(admin, "/crds", &crd("1.0.0"), "where it runs").await;
+    let path = "/crds/others.example.com/deprecate";
+    let after = keyed(admin, path, &reason, "who approved it").await;
+    for got in [again, after] {
+        assert_eq!(got.header("idempotency-replayed"), "true");
+        for erased in ["planted", "\"jo\""] {
+            assert!(!got.text.contains(erased), "{erased}: {}", got.text);
+        }
+    }
     let details: Vec<String> = sqlx::query_scalar("select details from audit_details")
         .fetch_all(&pool)
         .await

@@ -1,6 +1,6 @@
 //! Where a schema may be used, by what the clusters run and by what somebody has approved.
 
-use super::support::{Asker, Running, definition, kube::StandIn, pool};
+use super::support::{Asker, Running, definition, kube::StandIn, pool, until};
 use gantry_fleet::orchestrator::renewal;
 use jiff::SignedDuration;
 use serde_json::{Value, json};
@@ -256,7 +256,7 @@ async fn what_clusters_run_and_store_counts_without_being_asked_for() {
 
     // Its objects were written anew: the next look sees it.
     old.define(&first, &["v1"]);
-    super::support::until("the version is not stored any more", async || {
+    until("the version is not stored any more", async || {
         let got = admin.post(&validate, &wider).await.expect(200).body;
         (got["isCompatible"] == true).then_some(())
     })
@@ -346,5 +346,71 @@ async fn a_downgrade_is_judged_by_what_it_loses() {
         word(&usage_of(admin, "1.0.0").await, "Production"),
         yes("Compatible")
     );
+    running.server.stop().await;
+}
+
+#[tokio::test]
+async fn a_cluster_that_nobody_can_look_into_may_run_what_is_older_than_all_that_breaks() {
+    let running = Running::with(|settings| settings.health_interval = SignedDuration::from_secs(1)).await;
+    let (admin, cluster) = (&running.admin, StandIn::start().await);
+    let versions = [&["a", "b"][..], &["b"], &["b", "c"]].map(|names| definition(NAME, fields(names)));
+    // The second breaks, the third breaks nothing by itself.
+    for (number, definition) in versions.iter().enumerate() {
+        register(admin, &format!("{}.0.0", number + 1), definition).await;
+    }
+    let newest = async || usage_of(admin, "3.0.0").await;
+    assert_eq!(
+        word(&newest().await, "Production"),
+        yes("Compatible"),
+        "no cluster"
+    );
+    cluster.define(&versions[0], &["v1"]);
+    cluster.forbids_definitions.store(true, Ordering::SeqCst);
+    with_cluster(admin, &cluster, "prod", "Production").await;
+    let is_unknown = |usage: &Value| {
+        let (may, reason, message) = of(usage, "Production");
+        assert_eq!((may, reason), no("ApprovalRequired"), "{message}");
+        assert!(message.contains("2.0.0"), "{message}");
+        message.contains("what prod runs is not known now")
+    };
+    assert!(is_unknown(&newest().await));
+    assert_eq!(word(&newest().await, "Staging"), yes("Compatible"));
+    let proposal = json!({"newSchemaDefinition": versions[2], "newOperatorVersion": "3.0.1"});
+    let validated = admin.post(&format!("{PATH}/validate"), &proposal).await;
+    assert!(is_unknown(&validated.expect(200).body["usage"]));
+
+    cluster.forbids_definitions.store(false, Ordering::SeqCst);
+    until("it is known to run 1.0.0", async || {
+        (!is_unknown(&newest().await)).then_some(())
+    })
+    .await;
+    cluster.define(&versions[1], &["v1"]);
+    until("it runs 2.0.0", async || {
+        (word(&newest().await, "Production") == yes("Compatible")).then_some(())
+    })
+    .await;
+    cluster.forbids_definitions.store(true, Ordering::SeqCst);
+    until("a look could not read them", async || {
+        let shown = admin.get("/clusters/prod").await.expect(200).body;
+        let message = shown["healthMessage"].as_str().unwrap();
+        message.contains("could not be read").then_some(())
+    })
+    .await;
+    assert_eq!(
+        word(&newest().await, "Production"),
+        yes("Compatible"),
+        "it is not long ago"
+    );
+    let pool = pool(&running.database_url).await;
+    for (when, what) in [("-", "long ago"), ("+", "yet to come")] {
+        let sql = format!("update clusters set definitions_seen_at = now() {when} interval '10 minutes'");
+        let sql = sqlx::AssertSqlSafe(sql);
+        sqlx::query(sql).execute(&pool).await.unwrap();
+        assert!(is_unknown(&newest().await), "{what}");
+    }
+    // Nothing is brought to a cluster that is disabled.
+    let disabled = json!({"isEnabled": false});
+    admin.put("/clusters/prod", &disabled).await.expect(200);
+    assert_eq!(word(&newest().await, "Production"), yes("Compatible"));
     running.server.stop().await;
 }

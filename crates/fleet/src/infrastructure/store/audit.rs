@@ -2,7 +2,7 @@
 
 use gantry_ledger::Head;
 use serde_json::Value;
-use sqlx::{FromRow, PgConnection, PgPool};
+use sqlx::{FromRow, PgConnection, PgPool, Postgres, Transaction};
 use uuid::Uuid;
 
 use super::{Time, Window};
@@ -225,7 +225,13 @@ pub struct Link {
     pub details: Option<String>,
 }
 
-pub async fn links(pool: &PgPool, after: i64, most: i64) -> Result<Vec<Link>, sqlx::Error> {
+/// What is read from it is all of one moment, however long it takes.
+pub async fn snapshot(pool: &PgPool) -> Result<Transaction<'static, Postgres>, sqlx::Error> {
+    pool.begin_with("begin isolation level repeatable read read only")
+        .await
+}
+
+pub async fn links(connection: &mut PgConnection, after: i64, most: i64) -> Result<Vec<Link>, sqlx::Error> {
     sqlx::query_as(
         "select a.seq, a.at, a.action, a.outcome, a.actor, a.target_kind, a.target_id, a.trace_id, a.line, d.salt, d.details
          from audit a left join audit_details d on d.seq = a.seq
@@ -233,14 +239,23 @@ pub async fn links(pool: &PgPool, after: i64, most: i64) -> Result<Vec<Link>, sq
     )
     .bind(after)
     .bind(most)
-    .fetch_all(pool)
+    .fetch_all(connection)
     .await
 }
 
+/// A number that no entry has.
+pub async fn before_the_first(connection: &mut PgConnection) -> Result<Option<i64>, sqlx::Error> {
+    sqlx::query_scalar("select seq from audit where seq < 1 order by seq desc limit 1")
+        .fetch_optional(connection)
+        .await
+}
+
 /// The head as it is noted, and its signature.
-pub async fn head(pool: &PgPool) -> Result<Option<(i64, String, Option<Value>)>, sqlx::Error> {
+pub async fn head(
+    connection: &mut PgConnection,
+) -> Result<Option<(i64, String, Option<Value>)>, sqlx::Error> {
     sqlx::query_as("select seq, hash, signed from audit_head")
-        .fetch_optional(pool)
+        .fetch_optional(connection)
         .await
 }
 

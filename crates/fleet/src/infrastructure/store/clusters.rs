@@ -26,6 +26,8 @@ pub struct ClusterRow {
     pub health_message: String,
     pub health_since: Option<Time>,
     pub checked_at: Option<Time>,
+    /// Nothing where its definitions never could be read.
+    pub definitions_seen_at: Option<Time>,
     pub labels: Value,
     pub enabled: bool,
     pub revision: i64,
@@ -62,8 +64,8 @@ pub struct Filter {
 macro_rules! columns {
     () => {
         "id, name, description, environment, api_server_url, kubernetes_version, nodes_ready, nodes_not_ready,
-         latency_ms, health, health_reason, health_message, health_since, checked_at, labels, enabled, revision,
-         registered_at, updated_at, now() as read_at"
+         latency_ms, health, health_reason, health_message, health_since, checked_at, definitions_seen_at, labels,
+         enabled, revision, registered_at, updated_at, now() as read_at"
     };
 }
 
@@ -345,6 +347,7 @@ pub async fn seen_crds(pool: &PgPool, cluster: Uuid) -> Result<Vec<SeenCrd>, sql
         .await
 }
 
+/// All that a cluster has, and that it was seen now.
 pub async fn set_crds(
     connection: &mut PgConnection,
     cluster: Uuid,
@@ -370,9 +373,13 @@ pub async fn set_crds(
     .bind(column(|crd| crd.digest.clone()))
     .bind(column(|crd| crd.revision.clone()))
     .bind(column(|crd| crd.stored_versions.join(",")))
-    .execute(connection)
-    .await
-    .map(drop)
+    .execute(&mut *connection)
+    .await?;
+    sqlx::query("update clusters set definitions_seen_at = now() where id = $1")
+        .bind(cluster)
+        .execute(connection)
+        .await
+        .map(drop)
 }
 
 /// Of all clusters, each once.

@@ -26,7 +26,7 @@ pub async fn insert(
     sqlx::query(
         "insert into crd_schemas (crd_id, operator_version, position, definition, api_group, kind, scope, api_versions,
              digest, changes, approval, created_at, back, from_chart)
-         values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)",
+         values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10::jsonb, $11, $12, $13::jsonb, $14)",
     )
     .bind(crd)
     .bind(&row.operator_version)
@@ -75,13 +75,12 @@ pub async fn replace(
         .bind(row.created_at)
         .execute(&mut *connection)
         .await?;
-    let back = row.back.clone().unwrap_or_default();
     set_changes(
         connection,
         crd,
         &row.operator_version,
         &row.changes,
-        &back,
+        row.back.as_deref(),
         &row.approval,
     )
     .await
@@ -135,9 +134,9 @@ pub async fn stale(
 }
 
 /// Writes what was found out anew, unless somebody else did.
-pub async fn renew(pool: &PgPool, row: &StaleRow, digest: &str, back: &Value) -> Result<(), sqlx::Error> {
+pub async fn renew(pool: &PgPool, row: &StaleRow, digest: &str, back: &str) -> Result<(), sqlx::Error> {
     sqlx::query(
-        "update crd_schemas set digest = $3, back = coalesce(back, $4)
+        "update crd_schemas set digest = $3, back = coalesce(back, $4::jsonb)
          where crd_id = $1 and operator_version = $2 and digest = $5",
     )
     .bind(row.crd_id)
@@ -155,12 +154,12 @@ pub async fn set_changes(
     connection: &mut PgConnection,
     crd: Uuid,
     operator_version: &str,
-    changes: &Value,
-    back: &Value,
+    changes: &str,
+    back: Option<&str>,
     approval: &str,
 ) -> Result<(), sqlx::Error> {
     sqlx::query(
-        "update crd_schemas set changes = $3, back = $5, approval = $4,
+        "update crd_schemas set changes = $3::jsonb, back = $5::jsonb, approval = $4,
              approved_by = case when $4 in ('Approved', 'Rejected') then approved_by end,
              approved_at = case when $4 in ('Approved', 'Rejected') then approved_at end,
              approval_notes = case when $4 in ('Approved', 'Rejected') then approval_notes end

@@ -1,5 +1,6 @@
 //! Definitions and their history.
 
+use jiff::SignedDuration;
 use serde_json::Value;
 use sqlx::{FromRow, PgConnection, PgPool};
 use uuid::Uuid;
@@ -41,9 +42,10 @@ pub struct SchemaRow {
     pub scope: String,
     pub api_versions: Vec<String>,
     pub digest: String,
-    pub changes: Value,
-    /// What breaks on the way back to the one before it; nothing where that was not looked at yet.
-    pub back: Option<Value>,
+    /// A list as JSON. Of hundreds of versions it takes a while to read: away from those who answer requests.
+    pub changes: String,
+    /// What breaks on the way back to the one before it, as JSON; nothing where that was not looked at yet.
+    pub back: Option<String>,
     pub approval: String,
     /// The name of who approved it, if it was not erased.
     #[sqlx(default)]
@@ -66,6 +68,15 @@ pub struct OnClusterRow {
     pub position: Option<i32>,
     pub digest: String,
     pub seen_at: Time,
+    /// Whether that is how it is now, as far as anybody can know.
+    pub is_seen: bool,
+}
+
+/// A cluster of which nobody knows whether it has a definition.
+#[derive(Clone, Debug, FromRow)]
+pub struct UnseenRow {
+    pub cluster_name: String,
+    pub environment: String,
 }
 
 /// A definition as one of the set that its operator has.
@@ -87,10 +98,15 @@ pub struct Filter {
     pub approval: Option<String>,
 }
 
+macro_rules! newest_of {
+    () => {
+        " join lateral (select * from crd_schemas where crd_id = c.id order by position desc limit 1) s on true "
+    };
+}
+
 macro_rules! newest {
     () => {
-        " from crds c join lateral (
-              select * from crd_schemas where crd_id = c.id order by position desc limit 1) s on true "
+        concat!(" from crds c", newest_of!())
     };
 }
 
@@ -110,36 +126,62 @@ macro_rules! filter {
     };
 }
 
-macro_rules! approval_filter {
+/// Begins with the schemas, of which few wait. Only what waits may be waived today, and only that is worth a call, which is a
+/// query of its own.
+macro_rules! approved {
     () => {
-        " and ($4::text is null or approval_now(c.id, s.approval, s.changes) = $4)"
+        concat!(
+            " from crd_schemas s join crds c on c.id = s.crd_id ",
+            filter!(),
+            " and (s.approval = $4 or s.approval = 'Pending' and $4 = 'Waived')
+              and not exists (select from crd_schemas n where n.crd_id = s.crd_id and n.position > s.position)
+              and case s.approval when 'Pending' then approval_now(c.id, s.approval, s.changes) = $4 else true end"
+        )
+    };
+}
+
+/// No schema is looked at where its approval is not asked for.
+macro_rules! unlooked {
+    () => {
+        concat!(" from crds c ", filter!(), " and $4::text is null")
+    };
+}
+
+/// The page is found before anything of it is read: else that would be done for all that is skipped as well.
+macro_rules! page {
+    ($found:expr) => {
+        concat!(
+            "select ",
+            columns!(),
+            " from (select c.id",
+            $found,
+            " order by c.name limit $5 offset $6) page join crds c on c.id = page.id",
+            newest_of!(),
+            "order by c.name"
+        )
     };
 }
 
 pub async fn list(pool: &PgPool, filter: &Filter, window: Window) -> Result<(Vec<CrdRow>, u64), sqlx::Error> {
-    let rows = sqlx::query_as(concat!(
-        "select ",
-        columns!(),
-        newest!(),
-        filter!(),
-        approval_filter!(),
-        " order by c.name limit $5 offset $6"
-    ))
-    .bind(&filter.operator_name)
-    .bind(&filter.group)
-    .bind(&filter.status)
-    .bind(&filter.approval)
-    .bind(window.limit())
-    .bind(window.offset())
-    .fetch_all(pool)
-    .await?;
-    // To be counted, a schema is looked at only where its approval is asked for.
-    let count = if filter.approval.is_some() {
-        concat!("select count(*)", newest!(), filter!(), approval_filter!())
+    let (page, count) = if filter.approval.is_some() {
+        (page!(approved!()), concat!("select count(*)", approved!()))
     } else {
-        concat!("select count(*) from crds c ", filter!(), " and $4::text is null")
+        (page!(unlooked!()), concat!("select count(*)", unlooked!()))
     };
+    // A plan that is kept fits all words of an approval, and none of them: it takes ten times as long.
+    let is_kept = filter.approval.is_none();
+    let rows = sqlx::query_as(page)
+        .persistent(is_kept)
+        .bind(&filter.operator_name)
+        .bind(&filter.group)
+        .bind(&filter.status)
+        .bind(&filter.approval)
+        .bind(window.limit())
+        .bind(window.offset())
+        .fetch_all(pool)
+        .await?;
     let total: i64 = sqlx::query_scalar(count)
+        .persistent(is_kept)
         .bind(&filter.operator_name)
         .bind(&filter.group)
         .bind(&filter.status)
@@ -194,7 +236,7 @@ pub async fn lock(connection: &mut PgConnection, name: &str) -> Result<Option<Cr
 pub async fn history(connection: &mut PgConnection, id: Uuid) -> Result<Vec<SchemaRow>, sqlx::Error> {
     sqlx::query_as(
         "select s.operator_version, s.position, s.api_group, s.kind, s.scope, s.api_versions, s.digest,
-             s.changes, s.back, approval_now(s.crd_id, s.approval, s.changes) as approval, p.subject as approved_by,
+             s.changes::text as changes, s.back::text as back, approval_now(s.crd_id, s.approval, s.changes) as approval, p.subject as approved_by,
              s.approved_at, s.approval_notes, s.from_chart, s.created_at
          from crd_schemas s left join people p on p.id = s.approved_by
          where s.crd_id = $1 order by s.position desc",
@@ -217,21 +259,58 @@ pub async fn definition(
         .await
 }
 
+/// Whether definitions were seen that lately, or so far ahead. Nobody looks at a cluster that is disabled, and nothing is
+/// brought to it either: what was seen of it last counts.
+macro_rules! is_seen {
+    ($seconds:literal) => {
+        concat!(
+            "(not k.enabled or coalesce(k.definitions_seen_at between now() - make_interval(secs => ",
+            $seconds,
+            ") and now() + make_interval(secs => ",
+            $seconds,
+            "), false))"
+        )
+    };
+}
+
+/// Those that have it. What was seen longer ago than `fresh` may be otherwise by now.
 pub async fn on_clusters(
     connection: &mut PgConnection,
     id: Uuid,
     name: &str,
+    fresh: SignedDuration,
 ) -> Result<Vec<OnClusterRow>, sqlx::Error> {
-    sqlx::query_as(
+    sqlx::query_as(concat!(
         "select k.name as cluster_name, k.environment, k.kubernetes_version, x.stored_versions, x.digest, x.seen_at,
-             s.operator_version, s.position
+             s.operator_version, s.position, ",
+        is_seen!("$3"),
+        " as is_seen
          from cluster_crds x join clusters k on k.id = x.cluster_id
          left join lateral (select operator_version, position from crd_schemas
                             where crd_id = $1 and digest = x.digest order by position desc limit 1) s on true
-         where x.name = $2 order by k.name",
-    )
+         where x.name = $2 order by k.name"
+    ))
     .bind(id)
     .bind(name)
+    .bind(fresh.as_secs_f64())
+    .fetch_all(connection)
+    .await
+}
+
+/// Those that were not seen to have it, and not lately enough to say that they have not.
+pub async fn unseen(
+    connection: &mut PgConnection,
+    name: &str,
+    fresh: SignedDuration,
+) -> Result<Vec<UnseenRow>, sqlx::Error> {
+    sqlx::query_as(concat!(
+        "select k.name as cluster_name, k.environment from clusters k
+         where not ",
+        is_seen!("$2"),
+        " and not exists (select from cluster_crds x where x.cluster_id = k.id and x.name = $1) order by k.name"
+    ))
+    .bind(name)
+    .bind(fresh.as_secs_f64())
     .fetch_all(connection)
     .await
 }

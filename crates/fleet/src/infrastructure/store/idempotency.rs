@@ -12,6 +12,8 @@ pub struct Answered {
     pub request: Vec<u8>,
     pub status: Option<i16>,
     pub body: Option<Vec<u8>>,
+    /// Whose state is the answer, where that is kept instead of the body.
+    pub about: Option<String>,
     /// Of what was answered with.
     pub revision: Option<i64>,
 }
@@ -22,7 +24,7 @@ pub async fn find(
     key: &str,
 ) -> Result<Option<Answered>, sqlx::Error> {
     sqlx::query_as(
-        "select operation, request, status, body, revision from idempotency where person = $1 and key = $2",
+        "select operation, request, status, body, about, revision from idempotency where person = $1 and key = $2",
     )
     .bind(person)
     .bind(key)
@@ -53,23 +55,33 @@ pub async fn take(
     Ok(done.rows_affected() == 1)
 }
 
+/// What is kept of an answer: its body, or what it is about.
+#[derive(Clone, Copy, Debug)]
+pub struct Kept<'k> {
+    pub status: u16,
+    pub body: Option<&'k [u8]>,
+    pub about: Option<&'k str>,
+    pub revision: Option<i64>,
+}
+
 pub async fn answer(
     connection: &mut PgConnection,
     person: Uuid,
     key: &str,
-    status: u16,
-    body: &[u8],
-    revision: Option<i64>,
+    kept: Kept<'_>,
 ) -> Result<(), sqlx::Error> {
-    sqlx::query("update idempotency set status = $3, body = $4, revision = $5 where person = $1 and key = $2")
-        .bind(person)
-        .bind(key)
-        .bind(i16::try_from(status).unwrap_or(500))
-        .bind(body)
-        .bind(revision)
-        .execute(connection)
-        .await
-        .map(drop)
+    sqlx::query(
+        "update idempotency set status = $3, body = $4, about = $5, revision = $6 where person = $1 and key = $2",
+    )
+    .bind(person)
+    .bind(key)
+    .bind(i16::try_from(kept.status).unwrap_or(500))
+    .bind(kept.body)
+    .bind(kept.about)
+    .bind(kept.revision)
+    .execute(connection)
+    .await
+    .map(drop)
 }
 
 /// Forgets the answers that tell of something that is erased: by its id, or by its name in one of these fields. Answers to

@@ -50,6 +50,11 @@ pub struct Window {
 }
 
 impl Window {
+    pub const ALL: Self = Self {
+        limit: u32::MAX,
+        offset: 0,
+    };
+
     pub fn limit(self) -> i64 {
         i64::from(self.limit)
     }

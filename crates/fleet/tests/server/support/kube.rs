@@ -39,6 +39,8 @@ pub struct StandIn {
     pub fetched: Arc<AtomicUsize>,
     /// It answers everything but for these.
     pub hides_definitions: Arc<AtomicBool>,
+    /// It says that they may not be read.
+    pub forbids_definitions: Arc<AtomicBool>,
     /// It begins to answer with these, and goes on to without end.
     pub drips_nodes: Arc<AtomicBool>,
     /// When its definitions were listed: once in every look.
@@ -71,6 +73,7 @@ impl StandIn {
             definitions,
             fetched: Arc::default(),
             hides_definitions: Arc::default(),
+            forbids_definitions: Arc::default(),
             drips_nodes: Arc::default(),
             looks: Arc::default(),
             identity: Arc::new(Mutex::new(uuid::Uuid::new_v4().to_string())),
@@ -167,6 +170,12 @@ pub fn kubeconfig(server: &str, token: &str) -> Value {
     })
 }
 
+fn refusal(code: u16) -> Response {
+    let status =
+        json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code, "reason": "Mood"});
+    (StatusCode::from_u16(code).unwrap(), Json(status)).into_response()
+}
+
 async fn answer(State(stand_in): State<StandIn>, request: Request) -> Response {
     if request.method() == Method::GET {
         stand_in.asked.fetch_add(1, Ordering::SeqCst);
@@ -180,10 +189,7 @@ async fn answer(State(stand_in): State<StandIn>, request: Request) -> Response {
             return Body::from_stream(futures::stream::repeat_with(spaces)).into_response();
         }
         200 => {}
-        code => {
-            let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code, "reason": "Mood"});
-            return (StatusCode::from_u16(code).unwrap(), Json(status)).into_response();
-        }
+        code => return refusal(code),
     }
     let path = request.uri().path();
     if path == *stand_in.wide_at.lock().unwrap() {
@@ -218,6 +224,9 @@ async fn answer(State(stand_in): State<StandIn>, request: Request) -> Response {
         }
         if stand_in.hides_definitions.load(Ordering::SeqCst) {
             std::future::pending::<()>().await;
+        }
+        if stand_in.forbids_definitions.load(Ordering::SeqCst) {
+            return refusal(403);
         }
         let accepts = request
             .headers()

@@ -35,6 +35,38 @@ const OPERATORS_SQL: &[&str] = &[
      from operators o, generate_series(0, 49) k",
 ];
 
+/// What people decided, and what is written down of them. Of each fiftieth definition the newest schema waits for somebody.
+const PEOPLE_SQL: &[&str] = &[
+    "update crd_schemas s set approval = 'Pending', changes = (
+         select jsonb_agg(jsonb_build_object('changeType', 'Removed', 'fieldPath', 'v1: .spec.field' || n,
+             'previousType', 'string', 'newType', '', 'isBreaking', true, 'description', 'The field is gone.',
+             'severity', 'Critical', 'action', 'Keep it.', 'fingerprint', substr(md5(c.name || n), 1, 16)))
+         from generate_series(1, 10) n)
+     from crds c where c.id = s.crd_id and s.position = 1 and c.name like 'kind7.%'",
+    "insert into people (id, subject)
+     select gen_random_uuid(), 'user-' || lpad(n::text, 4, '0') from generate_series(0, 999) n",
+    "insert into users (id, username, password_hash, roles, created_at)
+     select id, subject, 'x', '{Viewer}', now() from people where subject like 'user-%'",
+    "insert into crd_waivers (crd_id, fingerprint, person, reason, expires, created_at)
+     select c.id, lpad(to_hex(n), 16, '0'), p.id, 'nobody uses it', current_date + 30, now() + n * interval '1 ms'
+     from crds c, people p, generate_series(1, 200) n
+     where c.name = 'kind7.operator-250.example.com' and p.subject = 'user-0000'",
+    // Some days of them, of people who did different things to different ones. Nobody proves this log.
+    "insert into audit (seq, at, action, outcome, actor, target_kind, target_id, trace_id, line)
+     select n, timestamptz '2026-01-01T00:00:00Z' + n * interval '3 s',
+         (array['crd.registered', 'crd.approved', 'cluster.accessed', 'cluster.health-changed', 'operator.refreshed',
+                'user.login', 'user.created', 'access.denied'])[1 + n % 8],
+         case n % 10 when 0 then 'Failed' else 'Succeeded' end, p.ids[1 + n % 1000], 'crd', 'target-' || n % 5000,
+         md5(n::text), json_build_object('seq', n, 'hash', repeat(md5(n::text), 2), 'prev', repeat(md5((n - 1)::text), 2),
+             'body', json_build_object('action', 'crd.registered', 'details', repeat(md5(n::text), 2)))::text
+     from generate_series(1, 200000) n, (select array_agg(id) as ids from people where subject like 'user-%') p",
+    "insert into audit_details (seq, salt, details)
+     select seq, '\\x00', json_build_object('name', target_id)::text from audit where seq % 2 = 0",
+    "insert into audit_head (seq, hash) values (200000, repeat('0', 64))
+     on conflict (singleton) do update set seq = excluded.seq, hash = excluded.hash",
+    "analyze",
+];
+
 /// As `definition` makes them, of one of ten.
 const SCHEMAS_SQL: &str = "
     insert into crd_schemas (crd_id, operator_version, position, definition, api_group, kind, scope, api_versions,
@@ -122,13 +154,22 @@ fn definition(operator: usize, kind: usize, version: usize) -> Value {
     })
 }
 
-pub async fn registry(pool: &PgPool) -> anyhow::Result<()> {
-    for sql in OPERATORS_SQL {
+async fn run(pool: &PgPool, all: &[&'static str]) -> anyhow::Result<()> {
+    for sql in all {
         sqlx::query(*sql)
             .execute(pool)
             .await
             .with_context(|| sql.chars().take(60).collect::<String>())?;
     }
+    Ok(())
+}
+
+pub async fn people(pool: &PgPool) -> anyhow::Result<()> {
+    run(pool, PEOPLE_SQL).await
+}
+
+pub async fn registry(pool: &PgPool) -> anyhow::Result<()> {
+    run(pool, OPERATORS_SQL).await?;
     let kinds = SIZES
         .iter()
         .flat_map(|size| (0..VERSIONS).map(|version| spec(*size, version)));

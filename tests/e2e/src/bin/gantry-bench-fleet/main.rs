@@ -1,7 +1,7 @@
 //! How fast the fleet server answers with a full fleet in it, beside the bare SQL query in the same run.
 //!
 //! `GANTRY_BIN` names the program. 500 operators, 50 definitions for each of them, 100 stand-ins of clusters that are looked
-//! at meanwhile; prints tables and keeps nothing. The number of requests of each kind can be given.
+//! at meanwhile, 1,000 users and 200,000 entries of the audit log; prints tables and keeps nothing. The number of requests of each kind can be given.
 
 mod fill;
 #[allow(
@@ -72,6 +72,60 @@ const CASES: &[(&str, &str, &str)] = &[
         "/crds/kind7.operator-250.example.com",
         "select * from crds c join crd_schemas s on s.crd_id = c.id where c.name = 'kind7.operator-250.example.com'",
     ),
+    (
+        "list definitions, 24000 skipped",
+        "/crds?offset=24000",
+        "select *, (select count(*) from crds) from crds order by name limit 20 offset 24000",
+    ),
+    (
+        "list definitions that wait",
+        "/crds?approvalStatus=Pending",
+        "select *, count(*) over () from crds c join crd_schemas s on s.crd_id = c.id
+         where s.approval = 'Pending' and s.position = 1 order by c.name limit 20",
+    ),
+    (
+        "list versions of an operator",
+        "/operators/operator-250/versions",
+        "select v.*, count(*) over () from operator_versions v join operators o on o.id = v.operator_id
+         where o.name = 'operator-250' order by v.position limit 20",
+    ),
+    (
+        "list clusters by environment",
+        "/clusters?environment=Production",
+        "select *, count(*) over () from clusters where environment = 'Production' order by name limit 20",
+    ),
+    (
+        "list clusters by health",
+        "/clusters?healthStatus=Healthy",
+        "select *, count(*) over () from clusters where health = 'Healthy' order by name limit 20",
+    ),
+    (
+        "list 20 of 200 waivers",
+        "/crds/kind7.operator-250.example.com/waivers",
+        "select w.*, count(*) over () from crd_waivers w join crds c on c.id = w.crd_id
+         where c.name = 'kind7.operator-250.example.com' order by w.created_at limit 20",
+    ),
+    (
+        "list 20 of 1000 users",
+        "/users",
+        "select *, count(*) over () from users order by username limit 20",
+    ),
+    (
+        "list 20 of 200000 audit entries",
+        "/audit",
+        "select *, (select count(*) from audit) from audit order by seq desc limit 20",
+    ),
+    (
+        "list audit entries of an action",
+        "/audit?action=user.created",
+        "select *, count(*) over () from audit where action = 'user.created' order by seq desc limit 20",
+    ),
+    (
+        "list audit entries of a day",
+        "/audit?since=2026-01-02T00:00:00Z&until=2026-01-03T00:00:00Z",
+        "select *, count(*) over () from audit
+         where at >= '2026-01-02T00:00:00Z' and at < '2026-01-03T00:00:00Z' order by seq desc limit 20",
+    ),
 ];
 
 #[tokio::main]
@@ -93,8 +147,10 @@ async fn main() -> anyhow::Result<()> {
         .await?;
     let begin = Instant::now();
     fill::registry(&pool).await?;
+    fill::people(&pool).await?;
     println!(
-        "500 operators, 25000 definitions of 20 to 60 kB with 2 versions each, written in {:.0} s",
+        "500 operators, 25000 definitions of 20 to 60 kB with 2 versions each, 1000 users and 200000 audit entries, written \
+         in {:.0} s",
         begin.elapsed().as_secs_f64()
     );
     let begin = Instant::now();
