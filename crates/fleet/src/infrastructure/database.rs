@@ -36,6 +36,9 @@ const MIGRATIONS: &[(i32, &str, &str)] = &[
         include_str!("../../migrations/0009_passwords.sql"),
     ),
     (10, "attempts", include_str!("../../migrations/0010_attempts.sql")),
+    (12, "told", include_str!("../../migrations/0012_told.sql")),
+    (13, "entries", include_str!("../../migrations/0013_entries.sql")),
+    (14, "erasure", include_str!("../../migrations/0014_erasure.sql")),
 ];
 
 /// "gantry" as a number: replicas that start together wait for each other here.

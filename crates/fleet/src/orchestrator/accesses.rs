@@ -96,15 +96,15 @@ pub async fn close_hours(fleet: &Fleet) -> Result<(), Error> {
             return Ok(());
         }
         for row in &rows {
-            record_hour(&mut work, row).await?;
+            let details = hour_details(row);
+            record_hour(&mut work, row, details).await?;
         }
         work.commit().await?;
     }
 }
 
-/// The entry of one row.
-pub async fn record_hour(work: &mut Work<'_>, row: &AccessRow) -> Result<(), Error> {
-    let (first, last): (Timestamp, Timestamp) = (row.first_at.into(), row.last_at.into());
+/// The entry of one row. One whose cluster is removed has no details: they would be erased at once.
+pub async fn record_hour(work: &mut Work<'_>, row: &AccessRow, details: Value) -> Result<(), Error> {
     work.record(Record {
         action: ACTION,
         outcome: if row.failures >= row.count {
@@ -114,10 +114,15 @@ pub async fn record_hour(work: &mut Work<'_>, row: &AccessRow) -> Result<(), Err
         },
         target_kind: KIND,
         target_id: &row.cluster_id.to_string(),
-        details: json!({
-            "purpose": row.purpose, "identity": row.identity, "count": row.count, "failures": row.failures,
-            "first": first, "last": last,
-        }),
+        details,
     })
     .await
+}
+
+fn hour_details(row: &AccessRow) -> Value {
+    let (first, last): (Timestamp, Timestamp) = (row.first_at.into(), row.last_at.into());
+    json!({
+        "purpose": row.purpose, "identity": row.identity, "count": row.count, "failures": row.failures,
+        "first": first, "last": last,
+    })
 }

@@ -285,13 +285,15 @@ pub async fn delete(fleet: &Fleet, ask: &Ask, name: &str) -> Result<Reply, Error
     let row = store::lock(work.db(), name).await?.ok_or_else(|| missing(name))?;
     ask.check_match(row.revision)?;
     let id = row.id.to_string();
-    for counted in accesses::take_of(work.db(), row.id).await? {
-        super::accesses::record_hour(&mut work, &counted).await?;
-    }
+    let hours = accesses::take_of(work.db(), row.id).await?;
     store::delete(work.db(), row.id).await?;
-    idempotency::forget_about(work.db(), row.id, &["clusterName"], &row.name).await?;
+    idempotency::forget_about(work.db(), row.id, idempotency::CLUSTERS, &row.name).await?;
     audit::erase_target(work.db(), KIND, &id).await?;
-    audit::erase_attempts(work.db(), &row.api_server_url).await?;
+    audit::erase_attempts(work.db(), KIND, &id, &row.api_server_url).await?;
+    // Everything that can take long is done: from here on all others wait who write.
+    for hour in &hours {
+        super::accesses::record_hour(&mut work, hour, Value::Null).await?;
+    }
     work.record(Record {
         action: "cluster.deleted",
         outcome: "Succeeded",
