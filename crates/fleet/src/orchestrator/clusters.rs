@@ -318,7 +318,7 @@ pub async fn delete(fleet: &Fleet, ask: &Ask, name: &str) -> Result<Reply, Error
 async fn take_ours_away(fleet: &Fleet, id: Uuid) {
     let patience = std::time::Duration::from_secs(10);
     let removed = async {
-        let reach::Owner { client, attempt, .. } = reach::owner(fleet, id, "removal").await?;
+        let reach::Owner { client, attempt, .. } = reach::owner(fleet, id, "removal", false).await?;
         let removal = async {
             // The stronger one first, if a deployment has it.
             if let Ok(Some(deployment)) = deployers::holder(&fleet.pool, id).await {

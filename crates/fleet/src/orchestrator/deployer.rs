@@ -84,7 +84,7 @@ pub async fn lend(
 }
 
 async fn bind(fleet: &Fleet, cluster: Uuid, deployment: Uuid) -> Result<Lent, Unreachable> {
-    let owner = reach::owner(fleet, cluster, "deployment").await?;
+    let owner = reach::owner(fleet, cluster, "deployment", false).await?;
     let binding = deployer::bind(&owner.client, deployment, &fleet.deployer_role, fleet.now());
     let bound = tokio::time::timeout(PATIENCE, binding)
         .await
@@ -102,7 +102,7 @@ pub async fn take_back(fleet: &Fleet, cluster: Uuid, deployment: Uuid) -> Result
         return Ok(());
     }
     let removal = async {
-        let owner = reach::owner(fleet, cluster, "end of deployment").await?;
+        let owner = reach::owner(fleet, cluster, "end of deployment", false).await?;
         let unbound = tokio::time::timeout(PATIENCE, deployer::unbind(&owner.client, deployment))
             .await
             .unwrap_or_else(|_| Err(Unreachable::timeout(PATIENCE)));
