@@ -39,6 +39,7 @@ const MIGRATIONS: &[(i32, &str, &str)] = &[
     (12, "told", include_str!("../../migrations/0012_told.sql")),
     (13, "entries", include_str!("../../migrations/0013_entries.sql")),
     (14, "erasure", include_str!("../../migrations/0014_erasure.sql")),
+    (15, "sweeps", include_str!("../../migrations/0015_sweeps.sql")),
 ];
 
 /// "gantry" as a number: replicas that start together wait for each other here.

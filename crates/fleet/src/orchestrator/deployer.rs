@@ -3,7 +3,6 @@
 
 use std::time::Duration;
 
-use futures::{StreamExt as _, stream};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 use uuid::Uuid;
@@ -98,11 +97,20 @@ async fn bind(fleet: &Fleet, cluster: Uuid, deployment: Uuid) -> Result<Lent, Un
 
 /// Unbinds it. Does nothing when the deployment does not have it.
 pub async fn take_back(fleet: &Fleet, cluster: Uuid, deployment: Uuid) -> Result<(), Error> {
+    try_to_take_back(fleet, cluster, deployment, false).await
+}
+
+async fn try_to_take_back(
+    fleet: &Fleet,
+    cluster: Uuid,
+    deployment: Uuid,
+    is_again: bool,
+) -> Result<(), Error> {
     if store::holder(&fleet.pool, cluster).await? != Some(deployment) {
         return Ok(());
     }
     let removal = async {
-        let owner = reach::owner(fleet, cluster, "end of deployment", false).await?;
+        let owner = reach::owner(fleet, cluster, "end of deployment", is_again).await?;
         let unbound = tokio::time::timeout(PATIENCE, deployer::unbind(&owner.client, deployment))
             .await
             .unwrap_or_else(|_| Err(Unreachable::timeout(PATIENCE)));
@@ -123,24 +131,22 @@ pub async fn take_back(fleet: &Fleet, cluster: Uuid, deployment: Uuid) -> Result
     work.commit().await
 }
 
-/// Takes back what nobody renewed.
+/// Takes back what nobody renewed. Replicas share that out, and what cannot be reached is tried ever more seldom.
 pub async fn sweep(fleet: &Fleet) -> Result<(), Error> {
-    let overdue = store::overdue(&fleet.pool, FARTHEST).await?;
     // One that cannot be reached must not keep the others waiting for their turn.
-    stream::iter(overdue)
-        .for_each_concurrent(SWEEPS, async |row| {
-            // It may have been renewed since.
-            let taken = match store::give_up(&fleet.pool, &row, FARTHEST).await {
-                Ok(true) => take_back(fleet, row.cluster_id, row.deployment_id).await,
-                Ok(false) => Ok(()),
-                Err(error) => Err(error.into()),
-            };
+    let swept = (0..SWEEPS).map(|_| async {
+        while let Some(row) = store::claim_overdue(&fleet.pool, FARTHEST).await? {
+            let taken = try_to_take_back(fleet, row.cluster_id, row.deployment_id, row.tries > 1).await;
             if let Err(error) = taken {
-                tracing::warn!(cluster = %row.cluster_id, error = &error as &dyn std::error::Error, "an overdue deployer could not be taken back; it is tried again");
+                tracing::warn!(
+                    cluster = %row.cluster_id, tries = row.tries, error = &error as &dyn std::error::Error,
+                    "an overdue deployer could not be taken back; it is tried again"
+                );
             }
-        })
-        .await;
-    Ok(())
+        }
+        Ok(())
+    });
+    futures::future::try_join_all(swept).await.map(drop)
 }
 
 async fn record_failure(fleet: &Fleet, cluster: Uuid, deployment: Uuid) -> Result<(), Error> {
