@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
+use kube::Client;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
@@ -65,7 +66,20 @@ pub async fn lend(
     )
     .await?;
     work.commit().await?;
-    match bind(fleet, cluster, deployment).await {
+    let (client, bound) = bind(fleet, cluster, deployment).await;
+    // Whoever took it back meanwhile may have come before it was there, and the cluster may be removed by now.
+    if let Some(client) = client
+        && !store::is_lent(&fleet.pool, cluster, deployment).await?
+    {
+        if let Err(why) = unbind(&client, deployment).await {
+            tracing::warn!(cluster = %cluster, reason = why.reason, "a deployer that was taken back while it was bound may be left");
+        }
+        record_failure(fleet, cluster, deployment).await?;
+        return Err(refused(
+            "the right to deploy was taken back while it was given".to_owned(),
+        ));
+    }
+    match bound {
         Ok(lent) => Ok(lent),
         Err(why) => {
             if let Err(error) = record_failure(fleet, cluster, deployment).await {
@@ -82,17 +96,32 @@ pub async fn lend(
     }
 }
 
-async fn bind(fleet: &Fleet, cluster: Uuid, deployment: Uuid) -> Result<Lent, Unreachable> {
-    let owner = reach::owner(fleet, cluster, "deployment", false).await?;
-    let binding = deployer::bind(&owner.client, deployment, &fleet.deployer_role, fleet.now());
+/// What was lent; and with what it can be taken away again, whatever came of it.
+async fn bind(fleet: &Fleet, cluster: Uuid, deployment: Uuid) -> (Option<Client>, Result<Lent, Unreachable>) {
+    let reach::Owner {
+        client,
+        document,
+        attempt,
+    } = match reach::owner(fleet, cluster, "deployment", false).await {
+        Ok(owner) => owner,
+        Err(why) => return (None, Err(why)),
+    };
+    let binding = deployer::bind(&client, deployment, &fleet.deployer_role, fleet.now());
     let bound = tokio::time::timeout(PATIENCE, binding)
         .await
         .unwrap_or_else(|_| Err(Unreachable::timeout(PATIENCE)));
-    let (token, renew_at) = owner.attempt.ended(fleet, bound).await?;
-    Ok(Lent {
-        kubeconfig: kubernetes::with_token(&owner.document, &token),
+    let bound = attempt.ended(fleet, bound).await;
+    let lent = bound.map(|(token, renew_at)| Lent {
+        kubeconfig: kubernetes::with_token(&document, &token),
         renew_at,
-    })
+    });
+    (Some(client), lent)
+}
+
+async fn unbind(client: &Client, deployment: Uuid) -> Result<(), Unreachable> {
+    tokio::time::timeout(PATIENCE, deployer::unbind(client, deployment))
+        .await
+        .unwrap_or_else(|_| Err(Unreachable::timeout(PATIENCE)))
 }
 
 /// Unbinds it. Does nothing when the deployment does not have it.
@@ -106,14 +135,15 @@ async fn try_to_take_back(
     deployment: Uuid,
     is_again: bool,
 ) -> Result<(), Error> {
-    if store::holder(&fleet.pool, cluster).await? != Some(deployment) {
+    let mut connection = fleet.pool.acquire().await?;
+    let holder = store::holder(&mut connection, cluster).await?;
+    drop(connection);
+    if holder != Some(deployment) {
         return Ok(());
     }
     let removal = async {
         let owner = reach::owner(fleet, cluster, "end of deployment", is_again).await?;
-        let unbound = tokio::time::timeout(PATIENCE, deployer::unbind(&owner.client, deployment))
-            .await
-            .unwrap_or_else(|_| Err(Unreachable::timeout(PATIENCE)));
+        let unbound = unbind(&owner.client, deployment).await;
         owner.attempt.ended(fleet, unbound).await
     };
     removal.await.map_err(|why| unavailable(&why))?;

@@ -185,6 +185,88 @@ async fn what_cannot_be_taken_back_is_tried_by_one_replica_and_ever_more_seldom(
 }
 
 #[tokio::test]
+async fn a_cluster_whose_deployer_cannot_be_taken_away_is_not_removed_unless_it_is_asked_for() {
+    let (running, cluster, id) = with_cluster().await;
+    let (fleet, admin) = (&running.server.fleet, &running.admin);
+    let (one, two) = (Uuid::new_v4(), Uuid::new_v4());
+    let hour = SignedDuration::from_hours(1);
+    deployer::lend(fleet, id, one, hour).await.unwrap();
+    cluster.mood(503);
+    let refused = admin.delete("/clusters/c").await.refused(409, "DEPLOYER_BOUND");
+    for words in [one.to_string().as_str(), "answers 503", "?leaveDeployer=true"] {
+        assert!(refused.text.contains(words), "{}", refused.text);
+    }
+    admin
+        .delete("/clusters/c?leaveDeployer=false")
+        .await
+        .refused(409, "DEPLOYER_BOUND");
+    admin.get("/clusters/c").await.expect(200);
+    assert!(
+        deployer::lend(fleet, id, one, hour).await.is_err(),
+        "it is about to go, and is not renewed"
+    );
+    // When the cluster is back, so is the way.
+    cluster.mood(200);
+    admin.delete("/clusters/c").await.expect(204);
+    assert!(cluster.has_written("DELETE clusterrolebindings/gantry-fleet-deployer-"));
+    let left = async || {
+        let got = admin.get("/audit?action=cluster.deployer-left").await;
+        got.expect(200).body
+    };
+    assert_eq!(left().await["total"], 0);
+    // One that is gone for good.
+    let body = cluster.registration("c", "t");
+    let made = admin.post("/clusters", &body).await.expect(201);
+    let id = made.body["clusterId"].as_str().unwrap().parse().unwrap();
+    deployer::lend(fleet, id, two, hour).await.unwrap();
+    cluster.mood(503);
+    admin
+        .delete("/clusters/c?leaveDeployer=perhaps")
+        .await
+        .refused(400, "VALIDATION_ERROR");
+    admin.delete("/clusters/c?leaveDeployer=true").await.expect(204);
+    let left = left().await;
+    assert_eq!(left["total"], 1);
+    assert_eq!(left["entries"][0]["actor"], "admin");
+    assert_eq!(left["entries"][0]["targetId"], id.to_string());
+    assert_eq!(left["entries"][0]["details"]["deployment"], two.to_string());
+    running.server.stop().await;
+}
+
+#[tokio::test]
+async fn a_cluster_that_is_away_is_removed_where_nothing_is_bound() {
+    let (running, cluster, _) = with_cluster().await;
+    cluster.mood(503);
+    running.admin.delete("/clusters/c").await.expect(204);
+    running.server.stop().await;
+}
+
+#[tokio::test]
+async fn what_is_taken_back_while_it_is_bound_is_not_left() {
+    let (running, cluster, id) = with_cluster().await;
+    let fleet = &running.server.fleet;
+    let lends = async {
+        let lent = deployer::lend(fleet, id, Uuid::new_v4(), SignedDuration::from_hours(1)).await;
+        lent.err().unwrap()
+    };
+    cluster.holds_tokens.store(true, Ordering::SeqCst);
+    let removes = async {
+        until("it is bound", async || {
+            let bound = "PATCH clusterrolebindings/gantry-fleet-deployer-";
+            cluster.has_written(bound).then_some(())
+        })
+        .await;
+        running.admin.delete("/clusters/c").await.expect(204);
+        cluster.written.lock().unwrap().clear();
+        cluster.holds_tokens.store(false, Ordering::SeqCst);
+    };
+    let (refused, ()) = futures::future::join(lends, removes).await;
+    assert!(refused.to_string().contains("taken back"), "{refused}");
+    assert!(cluster.has_written("DELETE clusterrolebindings/gantry-fleet-deployer-"));
+    running.server.stop().await;
+}
+
+#[tokio::test]
 async fn a_binding_that_fails_half_way_is_not_left() {
     let (running, cluster, id) = with_cluster().await;
     cluster.mood(500);

@@ -50,8 +50,27 @@ pub async fn take(
 }
 
 /// Which deployment has the deployer of a cluster.
-pub async fn holder(pool: &PgPool, cluster: Uuid) -> Result<Option<Uuid>, sqlx::Error> {
+pub async fn holder(connection: &mut PgConnection, cluster: Uuid) -> Result<Option<Uuid>, sqlx::Error> {
     sqlx::query_scalar("select deployment_id from deployers where cluster_id = $1")
+        .bind(cluster)
+        .fetch_optional(connection)
+        .await
+}
+
+/// Whether a deployment has it and nobody takes it back.
+pub async fn is_lent(pool: &PgPool, cluster: Uuid, deployment: Uuid) -> Result<bool, sqlx::Error> {
+    sqlx::query_scalar(
+        "select exists (select from deployers where cluster_id = $1 and deployment_id = $2 and until > 'epoch')",
+    )
+    .bind(cluster)
+    .bind(deployment)
+    .fetch_one(pool)
+    .await
+}
+
+/// Marks the one of a cluster: from now on it cannot be renewed, only taken back. Gives the deployment that has it.
+pub async fn end(pool: &PgPool, cluster: Uuid) -> Result<Option<Uuid>, sqlx::Error> {
+    sqlx::query_scalar("update deployers set until = 'epoch' where cluster_id = $1 returning deployment_id")
         .bind(cluster)
         .fetch_optional(pool)
         .await
