@@ -71,7 +71,8 @@ pub async fn apply(fleet: &Fleet) -> Result<(), Error> {
         names = people::forget(work.db(), time(now - kept), SYSTEM, time(now)).await?;
     }
     if details + expired + schemas + names == 0 {
-        return Ok(());
+        // Nothing of the record; attempts that came to something are none any more.
+        return work.commit().await;
     }
     tracing::info!(
         details,

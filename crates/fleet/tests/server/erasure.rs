@@ -244,6 +244,31 @@ async fn nobody_waits_for_a_removal_that_takes_long() {
 }
 
 #[tokio::test]
+async fn an_attempt_that_came_to_something_is_forgotten_and_nothing_is_erased() {
+    let running = Running::start().await;
+    let (admin, cluster) = (&running.admin, StandIn::start().await);
+    let made = admin
+        .post("/clusters", &cluster.registration("c", "t"))
+        .await
+        .expect(201);
+    let id = made.body["clusterId"].as_str().unwrap();
+    let pool = pool(&running.database_url).await;
+    let before = details_of(&pool, id).await;
+    let old = sqlx::query("update attempts set at = at - interval '31 days'");
+    assert_eq!(old.execute(&pool).await.unwrap().rows_affected(), 1);
+    retention::apply(&running.server.fleet).await.unwrap();
+    let left: i64 = sqlx::query_scalar("select count(*) from attempts")
+        .fetch_one(&pool)
+        .await
+        .unwrap();
+    assert_eq!(left, 0);
+    assert!(details_of(&pool, id).await >= before && before > 0);
+    let said = admin.get("/audit?action=retention.applied").await.expect(200);
+    assert_eq!(said.body["total"], 0);
+    running.server.stop().await;
+}
+
+#[tokio::test]
 async fn attempts_from_before_the_upgrade_are_found() {
     let running = Running::start().await;
     let (admin, cluster, away) = (&running.admin, StandIn::start().await, StandIn::start().await);
