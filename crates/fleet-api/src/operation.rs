@@ -82,6 +82,10 @@ impl Spec {
         }
     }
 
+    fn with_query(self, query: &'static [Parameter]) -> Self {
+        Self { query, ..self }
+    }
+
     /// Leaves nothing behind that would be there twice.
     fn without_key(self) -> Self {
         Self {
@@ -147,6 +151,11 @@ const CLUSTERS: &[Parameter] = &[
     LIMIT,
     OFFSET,
 ];
+const DELETE_CLUSTER: &[Parameter] = &[parameter(
+    "leaveDeployer",
+    "boolean",
+    "Remove it though a deployer is bound in it that cannot be taken away: for a cluster that is gone for good.",
+)];
 const CRDS: &[Parameter] = &[
     parameter("operatorName", "string", "Only those of this operator."),
     parameter("group", "string", "Only those of this API group."),
@@ -354,7 +363,8 @@ impl Operation {
                 "/api/v1/clusters/{name}",
                 "clusters",
                 "Remove a cluster with its credentials and personal data",
-            ),
+            )
+            .with_query(DELETE_CLUSTER),
             Self::GetClusterHealth => get(
                 "/api/v1/clusters/{name}/health",
                 "clusters",

@@ -45,8 +45,14 @@ pub async fn change(
     clusters::change(&app.fleet, &sent.ask, &name, sent.body).await
 }
 
-pub async fn remove(State(app): State<App>, Name(name): Name, Bare(ask): Bare) -> Result<Reply, Error> {
-    clusters::delete(&app.fleet, &ask, &name).await
+pub async fn remove(
+    State(app): State<App>,
+    Name(name): Name,
+    query: Query,
+    Bare(ask): Bare,
+) -> Result<Reply, Error> {
+    let leave = query.parsed("leaveDeployer", "true or false")?.unwrap_or(false);
+    clusters::delete(&app.fleet, &ask, &name, leave).await
 }
 
 pub async fn health(State(app): State<App>, Name(name): Name) -> Result<Json<api::ClusterHealth>, Error> {

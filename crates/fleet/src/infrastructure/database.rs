@@ -48,6 +48,10 @@ const MIGRATIONS: &[(i32, &str, &str)] = &[
         include_str!("../../migrations/0013_approvals.sql"),
     ),
     (14, "repeats", include_str!("../../migrations/0014_repeats.sql")),
+    (15, "told", include_str!("../../migrations/0015_told.sql")),
+    (16, "entries", include_str!("../../migrations/0016_entries.sql")),
+    (17, "erasure", include_str!("../../migrations/0017_erasure.sql")),
+    (18, "sweeps", include_str!("../../migrations/0018_sweeps.sql")),
 ];
 
 /// "gantry" as a number: replicas that start together wait for each other here.

@@ -274,27 +274,47 @@ struct Renewed {
 }
 
 /// Our accounts in the cluster are taken away, if the cluster answers. The credentials go with the row, the row's key with
-/// them, and what the audit log knew of the cluster beside its chain. That it was there, and who removed it, stays.
-pub async fn delete(fleet: &Fleet, ask: &Ask, name: &str) -> Result<Reply, Error> {
-    if let Ok(before) = row(fleet, name).await
-        && ask.check_match(before.revision).is_ok()
-    {
-        take_ours_away(fleet, before.id).await;
-    }
+/// them, and what the audit log knew of the cluster beside its chain. That it was there, and who removed it, stays. Nothing
+/// would take a deployer back afterwards, so one that is bound has to be taken away before, unless it is to be left.
+pub async fn delete(fleet: &Fleet, ask: &Ask, name: &str, leave_deployer: bool) -> Result<Reply, Error> {
+    let removal = match row(fleet, name).await {
+        Ok(before) if ask.check_match(before.revision).is_ok() => take_ours_away(fleet, before.id).await?,
+        _ => Removal::default(),
+    };
     let mut work = match ask.begin(fleet).await? {
         Begun::Fresh(work) => work,
         Begun::Repeated(reply) => return Ok(reply),
     };
     let row = store::lock(work.db(), name).await?.ok_or_else(|| missing(name))?;
     ask.check_match(row.revision)?;
-    let id = row.id.to_string();
-    for counted in accesses::take_of(work.db(), row.id).await? {
-        super::accesses::record_hour(&mut work, &counted).await?;
+    // Whose row is held gets no other one.
+    let holder = deployers::holder(work.db(), row.id).await?;
+    let left = holder.filter(|holder| removal.unbound != Some(*holder));
+    if let Some(deployment) = left
+        && !leave_deployer
+    {
+        return Err(still_bound(name, deployment, removal.failure.as_ref()));
     }
+    let id = row.id.to_string();
+    let hours = accesses::take_of(work.db(), row.id).await?;
     store::delete(work.db(), row.id).await?;
-    idempotency::forget_about(work.db(), row.id, &["clusterName"], &row.name).await?;
+    idempotency::forget_about(work.db(), row.id, idempotency::CLUSTERS, &row.name).await?;
     audit::erase_target(work.db(), KIND, &id).await?;
-    audit::erase_attempts(work.db(), &row.api_server_url).await?;
+    audit::erase_attempts(work.db(), KIND, &id, &row.api_server_url).await?;
+    // Everything that can take long is done: from here on all others wait who write.
+    for hour in &hours {
+        super::accesses::record_hour(&mut work, hour, Value::Null).await?;
+    }
+    if let Some(deployment) = left {
+        work.record(Record {
+            action: "cluster.deployer-left",
+            outcome: "Succeeded",
+            target_kind: KIND,
+            target_id: &id,
+            details: json!({"deployment": deployment}),
+        })
+        .await?;
+    }
     work.record(Record {
         action: "cluster.deleted",
         outcome: "Succeeded",
@@ -308,15 +328,38 @@ pub async fn delete(fleet: &Fleet, ask: &Ask, name: &str) -> Result<Reply, Error
     Ok(reply)
 }
 
+fn still_bound(name: &str, deployment: Uuid, failure: Option<&Unreachable>) -> Error {
+    let why = failure.map_or("it was bound a moment ago", |failure| &failure.message);
+    Error::Conflict {
+        code: "DEPLOYER_BOUND",
+        message: format!(
+            "the deployer of deployment {deployment} is bound in {name:?} and could not be taken away: {why}. This server goes \
+             on trying; delete {name:?} again when it answers. If it is gone for good, delete it with ?leaveDeployer=true"
+        ),
+    }
+}
+
+/// What became of our accounts in a cluster that is about to be removed.
+#[derive(Default)]
+struct Removal {
+    /// The deployment whose deployer was taken away.
+    unbound: Option<Uuid>,
+    failure: Option<Unreachable>,
+}
+
 /// Best effort: a cluster that is gone must not keep its registration alive.
-async fn take_ours_away(fleet: &Fleet, id: Uuid) {
+async fn take_ours_away(fleet: &Fleet, id: Uuid) -> Result<Removal, Error> {
     let patience = std::time::Duration::from_secs(10);
+    let mut unbound = None;
+    // Or a renewal could bring it back after it was taken away.
+    let deployment = deployers::end(&fleet.pool, id).await?;
     let removed = async {
-        let reach::Owner { client, attempt, .. } = reach::owner(fleet, id, "removal").await?;
+        let reach::Owner { client, attempt, .. } = reach::owner(fleet, id, "removal", false).await?;
         let removal = async {
             // The stronger one first, if a deployment has it.
-            if let Ok(Some(deployment)) = deployers::holder(&fleet.pool, id).await {
+            if let Some(deployment) = deployment {
                 deployer::unbind(&client, deployment).await?;
+                unbound = Some(deployment);
             }
             reader::remove(&client, id).await
         };
@@ -324,9 +367,11 @@ async fn take_ours_away(fleet: &Fleet, id: Uuid) {
         let removed = removed.unwrap_or_else(|_| Err(Unreachable::timeout(patience)));
         attempt.ended(fleet, removed).await
     };
-    if let Err(why) = removed.await {
+    let failure = removed.await.err();
+    if let Some(why) = &failure {
         tracing::warn!(cluster = %id, reason = why.reason, "our accounts stay in the removed cluster");
     }
+    Ok(Removal { unbound, failure })
 }
 
 pub fn place(id: Uuid) -> Place {

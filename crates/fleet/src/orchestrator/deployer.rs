@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use futures::{StreamExt as _, stream};
 use jiff::{SignedDuration, Timestamp};
+use kube::Client;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
@@ -66,7 +66,20 @@ pub async fn lend(
     )
     .await?;
     work.commit().await?;
-    match bind(fleet, cluster, deployment).await {
+    let (client, bound) = bind(fleet, cluster, deployment).await;
+    // Whoever took it back meanwhile may have come before it was there, and the cluster may be removed by now.
+    if let Some(client) = client
+        && !store::is_lent(&fleet.pool, cluster, deployment).await?
+    {
+        if let Err(why) = unbind(&client, deployment).await {
+            tracing::warn!(cluster = %cluster, reason = why.reason, "a deployer that was taken back while it was bound may be left");
+        }
+        record_failure(fleet, cluster, deployment).await?;
+        return Err(refused(
+            "the right to deploy was taken back while it was given".to_owned(),
+        ));
+    }
+    match bound {
         Ok(lent) => Ok(lent),
         Err(why) => {
             if let Err(error) = record_failure(fleet, cluster, deployment).await {
@@ -83,29 +96,54 @@ pub async fn lend(
     }
 }
 
-async fn bind(fleet: &Fleet, cluster: Uuid, deployment: Uuid) -> Result<Lent, Unreachable> {
-    let owner = reach::owner(fleet, cluster, "deployment").await?;
-    let binding = deployer::bind(&owner.client, deployment, &fleet.deployer_role, fleet.now());
+/// What was lent; and with what it can be taken away again, whatever came of it.
+async fn bind(fleet: &Fleet, cluster: Uuid, deployment: Uuid) -> (Option<Client>, Result<Lent, Unreachable>) {
+    let reach::Owner {
+        client,
+        document,
+        attempt,
+    } = match reach::owner(fleet, cluster, "deployment", false).await {
+        Ok(owner) => owner,
+        Err(why) => return (None, Err(why)),
+    };
+    let binding = deployer::bind(&client, deployment, &fleet.deployer_role, fleet.now());
     let bound = tokio::time::timeout(PATIENCE, binding)
         .await
         .unwrap_or_else(|_| Err(Unreachable::timeout(PATIENCE)));
-    let (token, renew_at) = owner.attempt.ended(fleet, bound).await?;
-    Ok(Lent {
-        kubeconfig: kubernetes::with_token(&owner.document, &token),
+    let bound = attempt.ended(fleet, bound).await;
+    let lent = bound.map(|(token, renew_at)| Lent {
+        kubeconfig: kubernetes::with_token(&document, &token),
         renew_at,
-    })
+    });
+    (Some(client), lent)
+}
+
+async fn unbind(client: &Client, deployment: Uuid) -> Result<(), Unreachable> {
+    tokio::time::timeout(PATIENCE, deployer::unbind(client, deployment))
+        .await
+        .unwrap_or_else(|_| Err(Unreachable::timeout(PATIENCE)))
 }
 
 /// Unbinds it. Does nothing when the deployment does not have it.
 pub async fn take_back(fleet: &Fleet, cluster: Uuid, deployment: Uuid) -> Result<(), Error> {
-    if store::holder(&fleet.pool, cluster).await? != Some(deployment) {
+    try_to_take_back(fleet, cluster, deployment, false).await
+}
+
+async fn try_to_take_back(
+    fleet: &Fleet,
+    cluster: Uuid,
+    deployment: Uuid,
+    is_again: bool,
+) -> Result<(), Error> {
+    let mut connection = fleet.pool.acquire().await?;
+    let holder = store::holder(&mut connection, cluster).await?;
+    drop(connection);
+    if holder != Some(deployment) {
         return Ok(());
     }
     let removal = async {
-        let owner = reach::owner(fleet, cluster, "end of deployment").await?;
-        let unbound = tokio::time::timeout(PATIENCE, deployer::unbind(&owner.client, deployment))
-            .await
-            .unwrap_or_else(|_| Err(Unreachable::timeout(PATIENCE)));
+        let owner = reach::owner(fleet, cluster, "end of deployment", is_again).await?;
+        let unbound = unbind(&owner.client, deployment).await;
         owner.attempt.ended(fleet, unbound).await
     };
     removal.await.map_err(|why| unavailable(&why))?;
@@ -123,24 +161,22 @@ pub async fn take_back(fleet: &Fleet, cluster: Uuid, deployment: Uuid) -> Result
     work.commit().await
 }
 
-/// Takes back what nobody renewed.
+/// Takes back what nobody renewed. Replicas share that out, and what cannot be reached is tried ever more seldom.
 pub async fn sweep(fleet: &Fleet) -> Result<(), Error> {
-    let overdue = store::overdue(&fleet.pool, FARTHEST).await?;
     // One that cannot be reached must not keep the others waiting for their turn.
-    stream::iter(overdue)
-        .for_each_concurrent(SWEEPS, async |row| {
-            // It may have been renewed since.
-            let taken = match store::give_up(&fleet.pool, &row, FARTHEST).await {
-                Ok(true) => take_back(fleet, row.cluster_id, row.deployment_id).await,
-                Ok(false) => Ok(()),
-                Err(error) => Err(error.into()),
-            };
+    let swept = (0..SWEEPS).map(|_| async {
+        while let Some(row) = store::claim_overdue(&fleet.pool, FARTHEST).await? {
+            let taken = try_to_take_back(fleet, row.cluster_id, row.deployment_id, row.tries > 1).await;
             if let Err(error) = taken {
-                tracing::warn!(cluster = %row.cluster_id, error = &error as &dyn std::error::Error, "an overdue deployer could not be taken back; it is tried again");
+                tracing::warn!(
+                    cluster = %row.cluster_id, tries = row.tries, error = &error as &dyn std::error::Error,
+                    "an overdue deployer could not be taken back; it is tried again"
+                );
             }
-        })
-        .await;
-    Ok(())
+        }
+        Ok(())
+    });
+    futures::future::try_join_all(swept).await.map(drop)
 }
 
 async fn record_failure(fleet: &Fleet, cluster: Uuid, deployment: Uuid) -> Result<(), Error> {

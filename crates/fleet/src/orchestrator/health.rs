@@ -51,7 +51,7 @@ async fn look_at(fleet: &Fleet, claim: Claim, row: &ClusterRow) -> Result<(), Er
     let begin = Instant::now();
     let until = tokio::time::Instant::from_std(begin + PATIENCE);
     let late = |_| Unreachable::timeout(PATIENCE);
-    let access = tokio::time::timeout_at(until, reach::reader(fleet, row.id, "health", None)).await;
+    let access = tokio::time::timeout_at(until, reach::reader(fleet, row.id, reach::HEALTH, None)).await;
     let access = access.map_err(late).flatten();
     let found = match &access {
         Ok(access) => {
@@ -67,13 +67,13 @@ async fn look_at(fleet: &Fleet, claim: Claim, row: &ClusterRow) -> Result<(), Er
         // It is looked at again when the lease ends.
         tracing::warn!(cluster = row.name, "{}", why.message);
         if let Ok(access) = &access {
-            reach::failed(fleet, access).await;
+            super::accesses::failed(fleet, &access.counted).await;
         }
         return Ok(());
     }
-    if found.is_err() {
-        // The next look begins with a new connection: what was refused may have been the old one.
-        fleet.connections.forget(row.id);
+    match &found {
+        Ok(_) => fleet.connections.worked(row.id),
+        Err(why) => fleet.connections.failed(row.id, why),
     }
     let verdict = verdict(&Look::sight(&found));
     fleet.metrics.looked(verdict.health.name(), begin.elapsed());

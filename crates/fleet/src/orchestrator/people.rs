@@ -35,8 +35,6 @@ const LONGEST_PASSWORD: usize = 1024;
 /// Who a login under an unknown name is recorded as, and of whom.
 const ANYBODY: &str = "system:anybody";
 const UNKNOWN: &str = "unknown";
-/// Where answers name people.
-const NAMED: &[&str] = &["username", "approvedBy", "approver"];
 /// The same words for a wrong name, a wrong password and a locked account: none is told, nor that a guess was right.
 const WRONG: &str = "the username or the password is wrong, or too many logins failed and it has to wait";
 
@@ -337,7 +335,7 @@ pub async fn delete(fleet: &Fleet, ask: &Ask, username: &str) -> Result<Reply, E
     let now = time(work.now);
     store::delete(work.db(), id).await?;
     idempotency::forget_of(work.db(), id).await?;
-    idempotency::forget_about(work.db(), id, NAMED, username).await?;
+    idempotency::forget_about(work.db(), id, idempotency::PEOPLE, username).await?;
     audit::erase_target(work.db(), KIND, &id.to_string()).await?;
     store::erase(work.db(), id, now).await?;
     work.record(Record {

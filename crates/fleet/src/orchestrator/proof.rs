@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::{
-    Ask, Fleet, Record, Work,
+    Ask, Fleet, Record, Work, accesses,
     crds::{KIND, find, missing, read_proposal, say_whose},
     reach,
 };
@@ -195,7 +195,7 @@ async fn look(fleet: &Fleet, cluster: &ClusterRow, new: &Crd) -> Result<Looked, 
         };
         let answer = answer.await;
         if answer.is_err() {
-            reach::failed(fleet, &access).await;
+            accesses::failed(fleet, &access.counted).await;
         }
         match answer {
             Ok(found) => return Ok(found),

@@ -2,7 +2,7 @@
 //! cluster that is not written down first.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -12,16 +12,17 @@ use kube::Client;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::{Fleet, accesses::Attempt, clusters};
+use super::{
+    Fleet,
+    accesses::{self, Attempt, UPLOADED},
+    clusters,
+};
 use crate::{
     Error,
     infrastructure::{
         keys::{KeyError, Sealed},
         kubernetes::{self, NO_DATABASE, NO_KEY, Unreachable, reader as account, slots::Slots},
-        store::{
-            accesses::{self, Key},
-            clusters as store, time,
-        },
+        store::{accesses::Key, clusters as store},
     },
 };
 
@@ -33,12 +34,15 @@ const MAX_DEFINITIONS: i64 = 1000;
 const KEPT: SignedDuration = SignedDuration::from_mins(30);
 /// Under which identity a cluster is looked at.
 const READER: &str = "reader";
-const UPLOADED: &str = "uploaded";
+/// What looks are for, which go on by themselves.
+pub const HEALTH: &str = "health";
 
 /// Clients that are in use, so that credentials are opened rarely and connections are kept while there is room for them.
 #[derive(Clone)]
 pub struct Connections {
     all: Arc<Mutex<HashMap<Uuid, Connection>>>,
+    /// Clusters whose uploaded credentials were opened for a look, while no look at them has succeeded since.
+    opened: Arc<Mutex<HashSet<Uuid>>>,
     pub slots: Slots,
 }
 
@@ -58,12 +62,17 @@ impl Connections {
     pub fn new(most: usize) -> Self {
         Self {
             all: Arc::default(),
+            opened: Arc::default(),
             slots: Slots::new(most),
         }
     }
 
     fn all(&self) -> MutexGuard<'_, HashMap<Uuid, Connection>> {
         self.all.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn opened(&self) -> MutexGuard<'_, HashSet<Uuid>> {
+        self.opened.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn get(&self, id: Uuid, sealed: &[u8], now: Timestamp) -> Option<Connection> {
@@ -79,6 +88,31 @@ impl Connections {
 
     pub fn forget(&self, id: Uuid) {
         self.all().remove(&id);
+        self.opened().remove(&id);
+    }
+
+    /// After a look that succeeded.
+    pub fn worked(&self, id: Uuid) {
+        self.opened().remove(&id);
+    }
+
+    /// After a look that came to nothing. The next one begins with a new connection: what failed may have been the old one.
+    /// What was refused is made anew as well; for a cluster that is away nothing has to be opened.
+    pub fn failed(&self, id: Uuid, why: &Unreachable) {
+        let mut all = self.all();
+        let Some(connection) = all.get_mut(&id) else {
+            return;
+        };
+        // A reader that may not look has lost its rights; who uploaded credentials that may not has to give them more.
+        let is_refused = ["Unauthorized", "CertificateInvalid"].contains(&why.reason)
+            || (account::is_refused(why) && connection.identity == READER);
+        let client = connection.client.take();
+        if is_refused {
+            all.remove(&id);
+        }
+        // Closed after the lock is given back.
+        drop(all);
+        drop(client);
     }
 
     /// Closes what is idle to a cluster, unless there is room for it.
@@ -108,7 +142,8 @@ impl Drop for Access {
 }
 
 /// A client with a token that does not last. Opening the uploaded credentials for a new one is an entry of the audit log
-/// each time; every use is counted, before it takes place. A new one may also read the objects of `definition`.
+/// each time, but for looks that came to nothing the last time as well; every use is counted, before it takes place. A new one
+/// may also read the objects of `definition`.
 pub async fn reader(
     fleet: &Fleet,
     id: Uuid,
@@ -116,36 +151,14 @@ pub async fn reader(
     definition: Option<&str>,
 ) -> Result<Access, Unreachable> {
     let (client, identity) = client(fleet, id, purpose, definition).await?;
-    let now = fleet.now();
-    let counted = Key {
-        cluster: id,
-        identity,
-        purpose,
-        hour: time(hour(now)),
-    };
-    if let Err(error) = accesses::count(&fleet.pool, &counted, time(now)).await {
-        return Err(unrecorded(&error.into()));
+    match accesses::count(fleet, id, identity, purpose).await {
+        Ok(counted) => Ok(Access {
+            client,
+            counted,
+            connections: fleet.connections.clone(),
+        }),
+        Err(error) => Err(unrecorded(&error)),
     }
-    Ok(Access {
-        client,
-        counted,
-        connections: fleet.connections.clone(),
-    })
-}
-
-/// Of a use that gave nothing; what cannot be written is told in the log.
-pub async fn failed(fleet: &Fleet, access: &Access) {
-    let written = async {
-        let mut connection = fleet.pool.acquire().await?;
-        accesses::failed(&mut connection, &access.counted).await
-    };
-    if let Err(error) = written.await {
-        tracing::warn!(%error, "a failed access to a cluster is counted as one that succeeded");
-    }
-}
-
-fn hour(at: Timestamp) -> Timestamp {
-    Timestamp::from_second(at.as_second().div_euclid(3600) * 3600).unwrap_or(at)
 }
 
 async fn client(
@@ -184,7 +197,12 @@ async fn client(
             )
         })?;
     definitions.extend(definition.map(str::to_owned));
-    let (document, attempt) = opened(fleet, id, &sealed, purpose).await?;
+    let is_look = purpose == HEALTH;
+    let is_again = is_look && fleet.connections.opened().contains(&id);
+    let (document, attempt) = opened(fleet, id, &sealed, purpose, is_again).await?;
+    if is_look {
+        fleet.connections.opened().insert(id);
+    }
     let made = new_reader(fleet, id, document, &definitions).await;
     let made = attempt.ended(fleet, made).await?;
     let connection = Connection {
@@ -251,7 +269,13 @@ pub struct Owner {
     pub attempt: Attempt<'static>,
 }
 
-pub async fn owner(fleet: &Fleet, id: Uuid, purpose: &'static str) -> Result<Owner, Unreachable> {
+/// It is an entry of the audit log, or counted where the same was tried in vain before.
+pub async fn owner(
+    fleet: &Fleet,
+    id: Uuid,
+    purpose: &'static str,
+    is_again: bool,
+) -> Result<Owner, Unreachable> {
     let sealed = store::sealed(&fleet.pool, id)
         .await
         .map_err(|error| {
@@ -261,7 +285,7 @@ pub async fn owner(fleet: &Fleet, id: Uuid, purpose: &'static str) -> Result<Own
             )
         })?
         .ok_or_else(|| gone("the cluster is not registered any more"))?;
-    let (document, attempt) = opened(fleet, id, &sealed, purpose).await?;
+    let (document, attempt) = opened(fleet, id, &sealed, purpose, is_again).await?;
     match kubernetes::connect(&document, &fleet.connections.slots).await {
         Ok(client) => Ok(Owner {
             client,
@@ -291,12 +315,13 @@ fn unopened(error: &KeyError) -> Unreachable {
     }
 }
 
-/// The credentials, and the entry that says that they are about to be used.
+/// The credentials, and what says that they are about to be used.
 async fn opened(
     fleet: &Fleet,
     id: Uuid,
     sealed: &Sealed,
     purpose: &'static str,
+    is_again: bool,
 ) -> Result<(Value, Attempt<'static>), Unreachable> {
     let plain = fleet
         .keys
@@ -305,14 +330,13 @@ async fn opened(
         .map_err(|error| unopened(&error))?;
     let document =
         serde_json::from_slice(&plain).map_err(|_| gone("the credentials are not what was stored"))?;
-    match Attempt::begin(
-        fleet,
-        None,
-        id,
-        json!({"purpose": purpose, "replica": fleet.holder}),
-    )
-    .await
-    {
+    let attempt = if is_again {
+        Attempt::again(fleet, id, purpose).await
+    } else {
+        let details = json!({"purpose": purpose, "replica": fleet.holder});
+        Attempt::begin(fleet, None, id, details).await
+    };
+    match attempt {
         Ok(attempt) => Ok((document, attempt)),
         Err(error) => Err(unrecorded(&error)),
     }

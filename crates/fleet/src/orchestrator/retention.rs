@@ -10,7 +10,7 @@ use gantry_fleet_domain::{
 use jiff::SignedDuration;
 use serde_json::json;
 
-use super::{Fleet, Record, SYSTEM, Work};
+use super::{Fleet, Record, SYSTEM, Work, clusters};
 use crate::{
     Error,
     infrastructure::{
@@ -56,7 +56,7 @@ pub async fn apply(fleet: &Fleet) -> Result<(), Error> {
     idempotency::forget(&fleet.pool, time(now - kept.answers)).await?;
     rates::forget(&fleet.pool, time(now - BUCKETS)).await?;
     let mut work = Work::of(fleet, SYSTEM, None).await?;
-    let attempts = audit::forget_attempts(work.db(), time(now - ATTEMPTS)).await?;
+    let attempts = audit::forget_attempts(work.db(), clusters::KIND, time(now - ATTEMPTS)).await?;
     let (mut details, mut expired, mut schemas, mut names) = (attempts, 0, 0, 0);
     if let Some(kept) = kept.audit_details {
         details += audit::forget_details(work.db(), time(now - kept)).await?;
@@ -71,7 +71,8 @@ pub async fn apply(fleet: &Fleet) -> Result<(), Error> {
         names = people::forget(work.db(), time(now - kept), SYSTEM, time(now)).await?;
     }
     if details + expired + schemas + names == 0 {
-        return Ok(());
+        // Nothing of the record; attempts that came to something are none any more.
+        return work.commit().await;
     }
     tracing::info!(
         details,

@@ -297,6 +297,73 @@ async fn what_failed_is_not_said_to_have_succeeded() {
 }
 
 #[tokio::test]
+async fn a_cluster_that_is_away_does_not_fill_the_log() {
+    let (running, _) = started().await;
+    let (cluster, pool) = (StandIn::start().await, pool(&running.database_url).await);
+    let body = cluster.registration("c", "t");
+    running.admin.post("/clusters", &body).await.expect(201);
+    let looks = async |identity: &str| -> (i64, i64) {
+        sqlx::query_as(
+            "select coalesce(sum(count), 0)::bigint, coalesce(sum(failures), 0)::bigint from cluster_accesses
+             where identity = $1 and purpose = 'health'",
+        )
+        .bind(identity)
+        .fetch_one(&pool)
+        .await
+        .unwrap()
+    };
+    let is = async |health: &str| {
+        until(health, async || {
+            let got = running.admin.get("/clusters/c").await.expect(200).body;
+            (got["healthStatus"] == health).then_some(())
+        })
+        .await;
+    };
+    let works = async || {
+        cluster.mood(200);
+        is("Healthy").await;
+    };
+    let tokens = || {
+        let written = cluster.written.lock().unwrap();
+        written.iter().filter(|line| line.ends_with("/token")).count()
+    };
+    until("the reader looks", async || {
+        (looks("reader").await.0 >= 2).then_some(())
+    })
+    .await;
+    assert_eq!(outcomes(&running, "health").await, ["Begun"]);
+    // It is there and does not work: the token is as good as before.
+    let before = (looks("reader").await.1, tokens());
+    cluster.mood(503);
+    until("looks fail", async || {
+        (looks("reader").await.1 >= before.0 + 3).then_some(())
+    })
+    .await;
+    works().await;
+    assert_eq!(tokens(), before.1);
+    assert_eq!(outcomes(&running, "health").await, ["Begun"]);
+    // It takes neither the token nor what was uploaded: that is told, and what follows is counted.
+    cluster.mood(401);
+    until("more tries fail", async || {
+        (looks("uploaded").await.1 >= 3).then_some(())
+    })
+    .await;
+    assert_eq!(outcomes(&running, "health").await, ["Failed", "Begun", "Begun"]);
+    let (count, failures) = looks("uploaded").await;
+    assert!(count >= failures, "{count}, {failures}");
+    works().await;
+    assert!(tokens() > before.1);
+    // The next time is told again.
+    cluster.mood(401);
+    is("Unhealthy").await;
+    until("it is told", async || {
+        (outcomes(&running, "health").await == ["Failed", "Begun", "Failed", "Begun", "Begun"]).then_some(())
+    })
+    .await;
+    running.server.stop().await;
+}
+
+#[tokio::test]
 async fn a_token_is_not_used_for_longer_because_a_clock_was_put_back() {
     let (running, offset) = started().await;
     let cluster = StandIn::start().await;

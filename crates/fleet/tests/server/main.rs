@@ -17,6 +17,7 @@ mod database;
 mod decisions;
 mod deployer;
 mod discovery;
+mod erasure;
 mod guide;
 mod headers;
 mod limits;

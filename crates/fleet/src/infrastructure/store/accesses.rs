@@ -79,10 +79,13 @@ pub async fn take_over(
     .await
 }
 
-/// Takes all rows of a cluster out of the table, whose row the transaction holds: no more can come.
+/// Takes all rows of a cluster out of the table, whose row the transaction holds: no more can come. In the order in which
+/// hours are closed, so that neither waits for the other.
 pub async fn take_of(connection: &mut PgConnection, cluster: Uuid) -> Result<Vec<AccessRow>, sqlx::Error> {
     sqlx::query_as(
-        "delete from cluster_accesses where cluster_id = $1
+        "delete from cluster_accesses where (cluster_id, identity, purpose, hour) in (
+             select cluster_id, identity, purpose, hour from cluster_accesses where cluster_id = $1
+             order by hour, cluster_id, identity, purpose for update)
          returning cluster_id, identity, purpose, count, failures, first_at, last_at",
     )
     .bind(cluster)

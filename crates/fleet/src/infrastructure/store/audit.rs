@@ -170,43 +170,106 @@ pub async fn list(
     Ok((rows, total as u64))
 }
 
+/// Entries whose details go in one statement: so few that it ends long before a statement is ended, however many there are.
+const AT_ONCE: i64 = 10_000;
+
 /// Erases the details of everything that was done to one thing.
 pub async fn erase_target(connection: &mut PgConnection, kind: &str, id: &str) -> Result<u64, sqlx::Error> {
-    let done = sqlx::query(
-        "delete from audit_details d using audit a where a.seq = d.seq and a.target_kind = $1 and a.target_id = $2",
+    let (mut after, mut erased) = (0, 0);
+    loop {
+        // The stretch first: an index has its entries in order, and between two of them few others have details.
+        let (first, last): (Option<i64>, Option<i64>) = sqlx::query_as(
+            "select min(seq), max(seq) from (
+                 select seq from audit where target_kind = $1 and target_id = $2 and seq > $3 order by seq limit $4) _",
+        )
+        .bind(kind)
+        .bind(id)
+        .bind(after)
+        .bind(AT_ONCE)
+        .fetch_one(&mut *connection)
+        .await?;
+        let (Some(first), Some(last)) = (first, last) else {
+            return Ok(erased);
+        };
+        let done = sqlx::query(
+            "delete from audit_details d using audit a
+             where a.seq = d.seq and a.target_kind = $1 and a.target_id = $2
+               and a.seq between $3 and $4 and d.seq between $3 and $4",
+        )
+        .bind(kind)
+        .bind(id)
+        .bind(first)
+        .bind(last)
+        .execute(&mut *connection)
+        .await?;
+        erased += done.rows_affected();
+        after = last;
+    }
+}
+
+/// Erases the details of attempts to register this server that came to nothing: they are under ids that nothing is removed
+/// by. The cluster that is removed is gone already, with its own.
+pub async fn erase_attempts(
+    connection: &mut PgConnection,
+    kind: &str,
+    removed: &str,
+    server: &str,
+) -> Result<u64, sqlx::Error> {
+    let mut targets: Vec<String> = sqlx::query_scalar(
+        "delete from attempts where target_id in (
+             select target_id from attempts where server = $1 or target_id = $2 order by target_id for update)
+         returning target_id",
     )
-    .bind(kind)
-    .bind(id)
-    .execute(connection)
+    .bind(server)
+    .bind(removed)
+    .fetch_all(&mut *connection)
     .await?;
-    Ok(done.rows_affected())
+    targets.retain(|target| target != removed);
+    erase_nothings(connection, kind, targets).await
 }
 
-/// Those of registrations that came to nothing are under an id that nothing is removed by.
-macro_rules! attempts {
-    () => {
-        "delete from audit_details d using audit a
-         where a.seq = d.seq and a.action = 'cluster.accessed' and position('\"server\":' in d.details) > 0
-           and not exists (select from clusters c where c.id::text = a.target_id)"
-    };
-}
-
-/// Erases the details of attempts to register this server.
-pub async fn erase_attempts(connection: &mut PgConnection, server: &str) -> Result<u64, sqlx::Error> {
-    let done = sqlx::query(concat!(attempts!(), " and d.details::jsonb->>'server' = $1"))
-        .bind(server)
-        .execute(connection)
-        .await?;
-    Ok(done.rows_affected())
-}
-
-/// Erases the details of attempts from before this.
-pub async fn forget_attempts(connection: &mut PgConnection, before: Time) -> Result<u64, sqlx::Error> {
-    let done = sqlx::query(concat!(attempts!(), " and a.at < $1"))
+/// Erases the details of attempts from before this that came to nothing. What somebody else erases is theirs.
+pub async fn forget_attempts(
+    connection: &mut PgConnection,
+    kind: &str,
+    before: Time,
+) -> Result<u64, sqlx::Error> {
+    let mut erased = 0;
+    loop {
+        let targets: Vec<String> = sqlx::query_scalar(
+            "delete from attempts where target_id in (
+                 select target_id from attempts where at < $1 order by target_id limit $2 for update skip locked)
+             returning target_id",
+        )
         .bind(before)
-        .execute(connection)
+        .bind(AT_ONCE)
+        .fetch_all(&mut *connection)
         .await?;
-    Ok(done.rows_affected())
+        if targets.is_empty() {
+            return Ok(erased);
+        }
+        erased += erase_nothings(&mut *connection, kind, targets).await?;
+    }
+}
+
+/// Of these targets, those that are no clusters.
+async fn erase_nothings(
+    connection: &mut PgConnection,
+    kind: &str,
+    targets: Vec<String>,
+) -> Result<u64, sqlx::Error> {
+    let nothings: Vec<String> = sqlx::query_scalar(
+        "select target from unnest($1::text[]) target
+         where not exists (select from clusters c where c.id::text = target)",
+    )
+    .bind(targets)
+    .fetch_all(&mut *connection)
+    .await?;
+    let mut erased = 0;
+    for target in nothings {
+        erased += erase_target(&mut *connection, kind, &target).await?;
+    }
+    Ok(erased)
 }
 
 /// A stretch of lines in order, for verification: number, line, what stands beside it, details with their salt.
@@ -259,10 +322,41 @@ pub async fn head(
         .await
 }
 
+/// Erases the details of entries from before this, stretch by stretch. What somebody else erases is theirs: whoever waited
+/// for it here could be who they wait for.
 pub async fn forget_details(connection: &mut PgConnection, before: Time) -> Result<u64, sqlx::Error> {
-    let done = sqlx::query("delete from audit_details d using audit a where a.seq = d.seq and a.at < $1")
-        .bind(before)
-        .execute(connection)
+    // The newest one that is old enough. Entries are in the order of their times but for clocks that differ, so the few
+    // after it have their turn later.
+    let until: Option<i64> =
+        sqlx::query_scalar("select seq from audit where at < $1 order by at desc, seq desc limit 1")
+            .bind(before)
+            .fetch_optional(&mut *connection)
+            .await?;
+    let Some(until) = until else { return Ok(0) };
+    let (mut after, mut erased) = (0, 0);
+    loop {
+        let last: Option<i64> = sqlx::query_scalar(
+            "select max(seq) from (
+                 select seq from audit_details where seq > $1 and seq <= $2 order by seq limit $3) _",
+        )
+        .bind(after)
+        .bind(until)
+        .bind(AT_ONCE)
+        .fetch_one(&mut *connection)
         .await?;
-    Ok(done.rows_affected())
+        let Some(last) = last else { return Ok(erased) };
+        let done = sqlx::query(
+            "delete from audit_details where seq in (
+                 select d.seq from audit_details d join audit a on a.seq = d.seq
+                 where d.seq > $1 and d.seq <= $2 and a.seq > $1 and a.seq <= $2 and a.at < $3
+                 for update of d skip locked)",
+        )
+        .bind(after)
+        .bind(last)
+        .bind(before)
+        .execute(&mut *connection)
+        .await?;
+        erased += done.rows_affected();
+        after = last;
+    }
 }

@@ -33,6 +33,8 @@ pub struct StandIn {
     pub minor: Arc<AtomicU16>,
     /// It gives no tokens to accounts, and does everything else.
     pub no_tokens: Arc<AtomicBool>,
+    /// It keeps those waiting who ask for one.
+    pub holds_tokens: Arc<AtomicBool>,
     /// The definitions that it has.
     pub definitions: Arc<Mutex<Vec<Value>>>,
     /// How often one of them was fetched with everything that is in it.
@@ -70,6 +72,7 @@ impl StandIn {
             asked: Arc::default(),
             minor: Arc::new(AtomicU16::new(31)),
             no_tokens: Arc::default(),
+            holds_tokens: Arc::default(),
             definitions,
             fetched: Arc::default(),
             hides_definitions: Arc::default(),
@@ -195,6 +198,9 @@ async fn answer(State(stand_in): State<StandIn>, request: Request) -> Response {
     if path == *stand_in.wide_at.lock().unwrap() {
         let wide = stand_in.wide.lock().unwrap().clone();
         return ([("content-type", "application/json")], wide).into_response();
+    }
+    while path.ends_with("/token") && stand_in.holds_tokens.load(Ordering::SeqCst) {
+        tokio::time::sleep(Duration::from_millis(50)).await;
     }
     if path.ends_with("/token") && stand_in.no_tokens.load(Ordering::SeqCst) {
         return StatusCode::INTERNAL_SERVER_ERROR.into_response();
