@@ -1,50 +1,58 @@
 //! Short hashes of what findings stand for, for their fingerprints: the same on every machine and in every release, and
 //! whatever the order is of what has none.
 
-use std::fmt::{self, Write as _};
-
 use serde_json::Value;
 
 use super::{
-    number::write_canonical,
-    schema::{Choices, Count, Enumeration, Limits, Rule, Schema},
+    number::{Bound, canonical},
+    schema::{Choices, Count, Enumeration, Limits, ListType, Schema},
 };
 
-/// FNV-1a, stirred once more for its upper bits.
+/// Schemas have tens of thousands of parts, and most say little: only what is said is written, a word at a time.
+#[derive(Default)]
 struct Print(u64);
 
-impl Default for Print {
-    fn default() -> Self {
-        Self(0xcbf2_9ce4_8422_2325)
-    }
-}
-
 impl Print {
-    fn end(&self) -> u64 {
-        let hash = (self.0 ^ (self.0 >> 32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        hash ^ (hash >> 29)
+    fn word(&mut self, word: u64) {
+        self.0 = (self.0.rotate_left(5) ^ word).wrapping_mul(0x517c_c1b7_2722_0a95);
     }
 
-    /// A word, and that it ends here.
-    fn say(&mut self, what: impl fmt::Display) {
-        // Nothing fails that only counts.
-        let _ = write!(self, "{what}\0");
+    fn text(&mut self, text: &str) {
+        for part in text.as_bytes().chunks(8) {
+            let mut word = [0; 8];
+            for (to, from) in word.iter_mut().zip(part) {
+                *to = *from;
+            }
+            self.word(u64::from_le_bytes(word));
+        }
+        self.word(text.len() as u64);
+    }
+
+    /// A part that may be there; the first number says which.
+    fn part<T>(&mut self, number: u64, part: Option<T>, print: impl FnOnce(T) -> u64) {
+        if let Some(part) = part {
+            self.word(number);
+            self.word(print(part));
+        }
+    }
+
+    fn end(self) -> u64 {
+        stirred(self.0)
     }
 }
 
-impl fmt::Write for Print {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        self.0 = text.bytes().fold(self.0, |hash, byte| {
-            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-        });
-        Ok(())
-    }
+/// Its upper bits depend on all others.
+fn stirred(hash: u64) -> u64 {
+    let hash = (hash ^ (hash >> 32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    hash ^ (hash >> 29)
 }
 
+/// FNV-1a.
 pub fn of_text(text: &str) -> u64 {
-    let mut print = Print::default();
-    let _ = print.write_str(text);
-    print.end()
+    let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    stirred(hash)
 }
 
 /// Of several, in any order. Added up, because to sort very many takes long.
@@ -56,15 +64,21 @@ pub fn of_all(prints: impl IntoIterator<Item = u64>) -> u64 {
 pub fn of_each(prints: impl IntoIterator<Item = u64>) -> u64 {
     let mut print = Print::default();
     for one in prints {
-        print.say(one);
+        print.word(one);
+    }
+    print.end()
+}
+
+fn of_texts<'t>(texts: impl IntoIterator<Item = &'t String>) -> u64 {
+    let mut print = Print::default();
+    for text in texts {
+        print.text(text);
     }
     print.end()
 }
 
 fn of_value(value: &Value) -> u64 {
-    let mut text = String::new();
-    write_canonical(value, &mut text);
-    of_text(&text)
+    of_texts([&canonical(value)])
 }
 
 /// Of values that may be there.
@@ -77,8 +91,8 @@ pub fn of_values<'v>(values: impl IntoIterator<Item = &'v Option<Box<Value>>>) -
 pub fn of_fields<'s>(fields: impl IntoIterator<Item = (&'s String, &'s Schema)>) -> u64 {
     let mut print = Print::default();
     for (name, field) in fields {
-        print.say(name);
-        print.say(of(field));
+        print.text(name);
+        print.word(of(field));
     }
     print.end()
 }
@@ -107,34 +121,34 @@ pub fn of(schema: &Schema) -> u64 {
         facts: _,
     } = schema;
     let mut print = Print::default();
-    print.say(types);
-    for flag in [nullable, preserve, embedded, atomic_map, unstructured] {
-        print.say(flag);
-    }
-    print.say(of_values([default, unread]));
-    print.say(of_fields(properties));
-    for child in [additional, items] {
-        print.say(child.as_deref().map_or(0, of));
-    }
-    print.say(of_each(required.iter().map(|name| of_text(name))));
-    print.say(of_limits(limits));
-    print.say(of_choices(choices));
-    print.say(list);
-    print.say(of_each(rules.iter().map(of_rule)));
+    let flags = [nullable, preserve, embedded, atomic_map, unstructured];
+    let flags = flags
+        .into_iter()
+        .fold(types.bits(), |all, flag| (all << 1) | u64::from(*flag));
+    print.word(flags);
+    print.part(1, default.as_deref(), of_value);
+    print.part(2, Some(properties).filter(|all| !all.is_empty()), of_fields);
+    print.part(3, additional.as_deref(), of);
+    print.part(4, items.as_deref(), of);
+    print.part(5, Some(required).filter(|all| !all.is_empty()), of_texts);
+    print.part(6, Some(&**limits).filter(|limits| !limits.is_empty()), of_limits);
+    print.part(
+        7,
+        Some(&**choices).filter(|choices| !choices.is_empty()),
+        of_choices,
+    );
+    print.part(8, Some(list).filter(|list| **list != ListType::Atomic), |list| {
+        of_text(&list.to_string())
+    });
+    print.part(9, Some(rules).filter(|all| !all.is_empty()), |rules| {
+        of_texts(rules.iter().map(|rule| &rule.expression))
+    });
+    print.part(10, unread.as_deref(), of_value);
     print.end()
 }
 
-fn of_rule(rule: &Rule) -> u64 {
-    of_text(&rule.expression)
-}
-
-pub fn of_list(list: &Enumeration) -> u64 {
-    let mut written = String::new();
-    of_all(list.values.iter().map(|value| {
-        written.clear();
-        write_canonical(value, &mut written);
-        of_text(&written)
-    }))
+fn of_list(list: &Enumeration) -> u64 {
+    of_all(list.values.iter().map(of_value))
 }
 
 pub fn of_limits(limits: &Limits) -> u64 {
@@ -150,28 +164,25 @@ pub fn of_limits(limits: &Limits) -> u64 {
         formats,
         unique,
     } = limits;
+    let bound = |bound: &Bound| of_text(&format!("{} {}", bound.value, bound.exclusive));
+    let count = |count: &Count| of_each([count.min, u64::from(count.max.is_some()), count.max.unwrap_or(0)]);
     let mut print = Print::default();
-    print.say(enumeration.as_deref().map_or(0, of_list));
-    for bound in [minimum, maximum] {
-        match bound {
-            Some(bound) => print.say(format_args!("{} {}", bound.value, bound.exclusive)),
-            None => print.say(""),
-        }
+    print.part(1, enumeration.as_deref(), of_list);
+    print.part(2, minimum.as_ref(), bound);
+    print.part(3, maximum.as_ref(), bound);
+    print.part(4, Some(multiples).filter(|all| !all.is_empty()), |steps| {
+        of_each(steps.iter().map(|step| of_text(&step.to_string())))
+    });
+    for (number, counted) in (5..).zip([length, items, fields]) {
+        print.part(
+            number,
+            Some(counted).filter(|counted| **counted != Count::default()),
+            count,
+        );
     }
-    for step in multiples {
-        print.say(step);
-    }
-    for Count { min, max } in [length, items, fields] {
-        print.say(min);
-        match max {
-            Some(max) => print.say(max),
-            None => print.say(""),
-        }
-    }
-    for words in [patterns, formats] {
-        print.say(of_each(words.iter().map(|word| of_text(word))));
-    }
-    print.say(unique);
+    print.part(8, Some(patterns).filter(|all| !all.is_empty()), of_texts);
+    print.part(9, Some(formats).filter(|all| !all.is_empty()), of_texts);
+    print.part(10, Some(()).filter(|()| *unique), |()| 1);
     print.end()
 }
 
@@ -182,12 +193,7 @@ pub fn of_branches(branches: &[Schema]) -> u64 {
 
 pub fn of_choices(choices: &Choices) -> u64 {
     let Choices { any, one, not } = choices;
-    let groups = |groups: &[Vec<Schema>]| {
-        of_all(
-            groups
-                .iter()
-                .map(|group| of_text(&of_branches(group).to_string())),
-        )
-    };
+    // A group is more than its branches: two of one branch are not one of two.
+    let groups = |groups: &[Vec<Schema>]| of_all(groups.iter().map(|group| stirred(of_branches(group))));
     of_each([groups(any), groups(one), of_branches(not)])
 }

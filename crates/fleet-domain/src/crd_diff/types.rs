@@ -76,6 +76,11 @@ impl Types {
         Self(self.0 & !other.0)
     }
 
+    /// One bit for each kind, the same for ever.
+    pub fn bits(self) -> u64 {
+        self.0.into()
+    }
+
     pub fn is_empty(self) -> bool {
         self.0 == 0
     }
