@@ -1,5 +1,6 @@
 //! One request that changes something: one transaction with the change, the audit entry and the answer, so that all of
-//! them are there or none. A request that is repeated with its key gets the first answer again.
+//! them are there or none. A request that is repeated with its key gets the first answer again, or
+//! where only the name of what it is about was kept, what there is of that by then.
 
 use gantry_fleet_api::Operation;
 use gantry_fleet_domain::access::Caller;
