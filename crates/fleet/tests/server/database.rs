@@ -25,7 +25,7 @@ async fn replicas_that_start_together_make_the_schema_once() {
         .fetch_one(&pool(&url).await)
         .await
         .unwrap();
-    assert_eq!(applied, 14);
+    assert_eq!(applied, 18);
 }
 
 /// Lists read which definitions a version brings from a table that triggers keep.
