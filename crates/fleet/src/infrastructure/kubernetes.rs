@@ -200,7 +200,7 @@ async fn ask(client: &Client) -> Result<Answered, Unreachable> {
     // One after the other: one connection for each cluster is enough, and a hundred of them are not too many.
     let (ready, not_ready) = nodes(client).await?;
     Ok(Answered {
-        version: version.git_version,
+        version: plain(&version.git_version),
         ready,
         not_ready,
         latency,
@@ -310,7 +310,7 @@ pub fn explain(error: &kube::Error) -> Unreachable {
             ),
             code => (
                 "ApiError",
-                format!("the API server answers {code} {}", status.reason),
+                format!("the API server answers {code} {}", plain(&status.reason)),
             ),
         },
         other => {
@@ -325,6 +325,12 @@ pub fn explain(error: &kube::Error) -> Unreachable {
         }
     };
     Unreachable { reason, message }
+}
+
+/// A word of a server that may be hostile, as it can be kept and shown.
+fn plain(word: &str) -> String {
+    let shown = word.chars().filter(|letter| !letter.is_control());
+    shown.take(100).collect()
 }
 
 fn classify(words: &str) -> (&'static str, String) {
@@ -391,6 +397,13 @@ fn classify(words: &str) -> (&'static str, String) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn words_of_a_server_can_be_kept() {
+        assert_eq!(plain("v1.31.2+k3s1"), "v1.31.2+k3s1");
+        assert_eq!(plain("v1\0.2\n"), "v1.2");
+        assert_eq!(plain(&"v".repeat(4 << 20)).len(), 100);
+    }
 
     #[tokio::test]
     async fn what_cannot_be_reached_says_why() {

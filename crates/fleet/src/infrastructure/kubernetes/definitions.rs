@@ -109,7 +109,7 @@ impl<'de> Take<'de> for Listing {
         }
         let metadata = Item::deserialize(deserializer)?.metadata.unwrap_or_default();
         let revision = revision(metadata.uid.as_deref(), metadata.resource_version.as_deref());
-        if let Some(name) = metadata.name.filter(|name| name.len() <= LONGEST) {
+        if let Some(name) = metadata.name.filter(|name| is_name(name)) {
             self.0.push(Listed { name, revision });
         }
         Ok(())
@@ -146,9 +146,14 @@ fn sort(listed: Vec<Listed>, known: &[SeenCrd]) -> (Vec<SeenCrd>, Vec<SeenCrd>) 
 /// The same for as long as nothing of the object changes; nothing where the server does not tell.
 fn revision(uid: Option<&str>, version: Option<&str>) -> String {
     match (uid, version) {
-        (Some(uid), Some(version)) if uid.len() + version.len() <= LONGEST => format!("{uid}/{version}"),
+        (Some(uid), Some(version)) if is_name(uid) && is_name(version) => format!("{uid}/{version}"),
         _ => String::new(),
     }
+}
+
+/// Whether it may be what it is said to be. A text with a zero byte could not be kept.
+fn is_name(text: &str) -> bool {
+    text.len() <= LONGEST && !text.chars().any(char::is_control)
 }
 
 /// One of them, if it is still there.
@@ -172,7 +177,7 @@ async fn fetch(client: &Client, name: &str) -> Result<Option<SeenCrd>, Unreachab
                 .into_iter()
                 .flatten()
                 .filter_map(Value::as_str)
-                .filter(|version| version.len() <= LONGEST)
+                .filter(|version| is_name(version))
                 .take(MOST_VERSIONS)
                 .map(str::to_owned)
                 .collect(),
@@ -249,6 +254,7 @@ mod tests {
             item("a", "u"),
             item("b", &long),
             item(&long, "u"),
+            item("with\\u0000zero", "u"),
             "{}".to_owned(),
         ]);
         let found: Vec<(&str, &str)> = all
