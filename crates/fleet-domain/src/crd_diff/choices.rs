@@ -66,9 +66,7 @@ pub fn compare(
     let mut left = MAX_NESTED;
     if !(count(&old.choices, &mut left) && count(&new.choices, &mut left)) {
         sink.add(Kind::ChoiceChanged, "combinations", "other combinations");
-        sink.stands_for(|| {
-            print::of_each([print::of_choices(&old.choices), print::of_choices(&new.choices)])
-        });
+        sink.stands_for(|| print::of_each([print::of_many(&old.choices), print::of_many(&new.choices)]));
         sink.undecidable(format!(
             "there are more than {MAX_NESTED} branches within branches, and so many are not compared"
         ));

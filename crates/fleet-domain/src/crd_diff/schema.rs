@@ -113,6 +113,11 @@ impl Part for Choices {
 }
 
 impl<T: Part> Rare<T> {
+    /// The part, where it says something.
+    pub fn said(&self) -> Option<&T> {
+        self.0.as_deref().filter(|part| **part != *T::none())
+    }
+
     /// The part, where there is one.
     pub fn given(&mut self) -> Option<&mut T> {
         self.0.as_deref_mut()
