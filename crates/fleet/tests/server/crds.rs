@@ -529,7 +529,7 @@ async fn a_proof_needs_clusters_that_are_there() {
         proof["clusters"][0]["error"]
             .as_str()
             .unwrap()
-            .contains("more than 64 MiB"),
+            .contains("sends more at once"),
         "{proof}"
     );
     // One that is disabled is not asked at all.

@@ -300,6 +300,8 @@ async fn a_replica_is_ready_when_it_answers_and_stays_so_while_its_database_is_a
     let status = async |url: &str| reqwest::get(url).await.unwrap().status().as_u16();
     assert_eq!((status(&ready).await, status(&health).await), (200, 200));
     postgres.stop().await;
+    // What it said counts for a second.
+    tokio::time::sleep(Duration::from_millis(1200)).await;
     assert_eq!(status(&health).await, 503);
     let admin = super::support::token("admin", gantry_fleet_domain::access::Role::Admin);
     let admin = super::support::Asker::new(&server, Some(admin));

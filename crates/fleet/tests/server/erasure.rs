@@ -287,7 +287,7 @@ async fn attempts_from_before_the_upgrade_are_found() {
         "drop trigger attempts_follow on audit_details",
         "drop function attempts_follow",
         "drop table attempts",
-        "delete from gantry_schema where version = 14",
+        "delete from gantry_schema where version = 17",
     ] {
         sqlx::query(undo).execute(&pool).await.unwrap();
     }
