@@ -1,5 +1,7 @@
 //! Clusters: registered when they can be reached, with credentials that only their row's key opens.
 
+use std::time::Duration;
+
 use gantry_fleet_api as api;
 use gantry_fleet_domain::{
     cluster::{self, Health, NewCluster},
@@ -325,6 +327,10 @@ pub async fn delete(fleet: &Fleet, ask: &Ask, name: &str, leave_deployer: bool) 
     .await?;
     let reply = work.finish(Reply::gone()).await?;
     fleet.connections.forget(row.id);
+    // A look that was under way may have made the account anew; those that begin now find no cluster.
+    if let Some(client) = removal.client {
+        let _ = tokio::time::timeout(REMOVAL, reader::remove(&client, row.id)).await;
+    }
     Ok(reply)
 }
 
@@ -339,17 +345,21 @@ fn still_bound(name: &str, deployment: Uuid, failure: Option<&Unreachable>) -> E
     }
 }
 
+/// For taking our accounts away.
+const REMOVAL: Duration = Duration::from_secs(10);
+
 /// What became of our accounts in a cluster that is about to be removed.
 #[derive(Default)]
 struct Removal {
     /// The deployment whose deployer was taken away.
     unbound: Option<Uuid>,
+    /// Where they could be taken away.
+    client: Option<kube::Client>,
     failure: Option<Unreachable>,
 }
 
 /// Best effort: a cluster that is gone must not keep its registration alive.
 async fn take_ours_away(fleet: &Fleet, id: Uuid) -> Result<Removal, Error> {
-    let patience = std::time::Duration::from_secs(10);
     let mut unbound = None;
     // Or a renewal could bring it back after it was taken away.
     let deployment = deployers::end(&fleet.pool, id).await?;
@@ -363,15 +373,22 @@ async fn take_ours_away(fleet: &Fleet, id: Uuid) -> Result<Removal, Error> {
             }
             reader::remove(&client, id).await
         };
-        let removed = tokio::time::timeout(patience, removal).await;
-        let removed = removed.unwrap_or_else(|_| Err(Unreachable::timeout(patience)));
-        attempt.ended(fleet, removed).await
+        let removed = tokio::time::timeout(REMOVAL, removal).await;
+        let removed = removed.unwrap_or_else(|_| Err(Unreachable::timeout(REMOVAL)));
+        attempt.ended(fleet, removed).await.map(|()| client)
     };
-    let failure = removed.await.err();
-    if let Some(why) = &failure {
-        tracing::warn!(cluster = %id, reason = why.reason, "our accounts stay in the removed cluster");
-    }
-    Ok(Removal { unbound, failure })
+    let (client, failure) = match removed.await {
+        Ok(client) => (Some(client), None),
+        Err(why) => {
+            tracing::warn!(cluster = %id, reason = why.reason, "our accounts stay in the removed cluster");
+            (None, Some(why))
+        }
+    };
+    Ok(Removal {
+        unbound,
+        client,
+        failure,
+    })
 }
 
 pub fn place(id: Uuid) -> Place {

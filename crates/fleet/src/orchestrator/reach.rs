@@ -34,6 +34,7 @@ const MAX_DEFINITIONS: i64 = 1000;
 const KEPT: SignedDuration = SignedDuration::from_mins(30);
 /// Under which identity a cluster is looked at.
 const READER: &str = "reader";
+const NOT_REGISTERED: &str = "the cluster is not registered any more";
 /// What looks are for, which go on by themselves.
 pub const HEALTH: &str = "health";
 
@@ -175,7 +176,7 @@ async fn client(
                 "the credentials could not be read from the database",
             )
         })?
-        .ok_or_else(|| gone("the cluster is not registered any more"))?;
+        .ok_or_else(|| gone(NOT_REGISTERED))?;
     let now = fleet.now();
     let slots = &fleet.connections.slots;
     if let Some(mut found) = fleet.connections.get(id, &sealed.ciphertext, now) {
@@ -231,11 +232,13 @@ async fn new_reader(
 ) -> Result<Made, Unreachable> {
     let (now, slots) = (fleet.now(), &fleet.connections.slots);
     let uploaded = kubernetes::connect(&document, slots).await?;
-    let reader = tokio::time::timeout(PREPARE, account::open(&uploaded, id, definitions, now));
-    match reader
-        .await
-        .unwrap_or_else(|_| Err(Unreachable::timeout(PREPARE)))
-    {
+    let reader = tokio::time::timeout(PREPARE, account::open(&uploaded, id, definitions, now)).await;
+    // Who removed the cluster meanwhile may have looked for our account before all of it was there.
+    if let Ok(None) = store::sealed(&fleet.pool, id).await {
+        let _ = tokio::time::timeout(PREPARE, account::remove(&uploaded, id)).await;
+        return Err(gone(NOT_REGISTERED));
+    }
+    match reader.unwrap_or_else(|_| Err(Unreachable::timeout(PREPARE))) {
         Ok((token, renew_at)) => {
             // Its connection is not needed any more.
             drop(uploaded);
@@ -284,7 +287,7 @@ pub async fn owner(
                 "the credentials could not be read from the database",
             )
         })?
-        .ok_or_else(|| gone("the cluster is not registered any more"))?;
+        .ok_or_else(|| gone(NOT_REGISTERED))?;
     let (document, attempt) = opened(fleet, id, &sealed, purpose, is_again).await?;
     match kubernetes::connect(&document, &fleet.connections.slots).await {
         Ok(client) => Ok(Owner {

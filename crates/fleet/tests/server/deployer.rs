@@ -6,7 +6,10 @@ use std::sync::{
 };
 
 use super::support::{Running, kube::StandIn, pool, until};
-use gantry_fleet::{infrastructure::store::deployers as store, orchestrator::deployer};
+use gantry_fleet::{
+    infrastructure::store::deployers as store,
+    orchestrator::{deployer, reach},
+};
 use jiff::{SignedDuration, Timestamp};
 use sqlx::PgPool;
 use uuid::Uuid;
@@ -263,6 +266,32 @@ async fn what_is_taken_back_while_it_is_bound_is_not_left() {
     let (refused, ()) = futures::future::join(lends, removes).await;
     assert!(refused.to_string().contains("taken back"), "{refused}");
     assert!(cluster.has_written("DELETE clusterrolebindings/gantry-fleet-deployer-"));
+    running.server.stop().await;
+}
+
+/// The same for the account that looks, which may be under way while its cluster is removed.
+#[tokio::test]
+async fn a_reader_that_is_made_while_its_cluster_is_removed_is_not_left() {
+    let (running, cluster, id) = with_cluster().await;
+    cluster.holds_tokens.store(true, Ordering::SeqCst);
+    let looks = async {
+        let looked = reach::reader(&running.server.fleet, id, "proof", None).await;
+        looked.err().unwrap()
+    };
+    let removes = async {
+        until("it is bound", async || {
+            let bound = "PATCH clusterrolebindings/gantry-fleet-reader-";
+            cluster.has_written(bound).then_some(())
+        })
+        .await;
+        running.admin.delete("/clusters/c").await.expect(204);
+        cluster.written.lock().unwrap().clear();
+        cluster.holds_tokens.store(false, Ordering::SeqCst);
+    };
+    let (why, ()) = futures::future::join(looks, removes).await;
+    assert!(why.message.contains("not registered"), "{}", why.message);
+    assert!(cluster.has_written("DELETE clusterrolebindings/gantry-fleet-reader-"));
+    assert!(cluster.has_written("DELETE serviceaccounts/gantry-fleet-reader-"));
     running.server.stop().await;
 }
 
