@@ -1,5 +1,6 @@
-//! Short hashes of what findings stand for, for their fingerprints: the same on every machine and in every release, and
-//! whatever the order is of what has none.
+//! Short hashes of what findings stand for, for their fingerprints: the same on every machine and in every release (but
+//! [`of_many`]), and whatever the order is of what has none. They tell changes apart that somebody made; they are no proof
+//! against somebody who makes one to have the hash of another.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
